@@ -1,0 +1,22 @@
+"""trimtab: published results on efficient and dependable machine learning as components, jobs and claims.
+
+Rooms (``trimtab.nn``, ``trimtab.tasks`` ...) load at first use; importing the package loads none of them.
+"""
+
+from importlib import import_module
+from types import ModuleType
+
+__version__ = "0.1.0"
+
+_ROOMS = ("claims", "cli", "core", "losses", "metrics", "nn", "optim", "tasks", "testing", "train")
+__all__ = ["__version__", *_ROOMS]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _ROOMS:
+        return import_module(f"trimtab.{name}")
+    raise AttributeError(f"module 'trimtab' has no attribute {name!r}; rooms: {', '.join(_ROOMS)}")
+
+
+def __dir__() -> list[str]:
+    return __all__

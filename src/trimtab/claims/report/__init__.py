@@ -1,0 +1,136 @@
+"""The report: records as static HTML that opens from disk, loads nothing and trusts nothing.
+
+What a record holds is shown as text, whatever it is. The pages carry a content-security policy under which only their own style sheet and script, named by hash, are used.
+"""
+
+import base64
+import hashlib
+import json
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trimtab import __version__
+from trimtab.claims.report.library import Entry, deciding, entry, gather, method, packaged, rank
+from trimtab.claims.report.view import VERDICTS, View, exact, mapping, number, shown, text
+from trimtab.core import Card, cards, replacing, write_text
+
+__all__ = ["Entry", "View", "deciding", "entry", "gather", "method", "packaged", "write_report"]
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def write_report(entries: Iterable[Entry], out: Path, *, lead: Entry | None = None, problems: Sequence[str] = ()) -> Path:
+    """Write an index and a page for each claim, with its figures also as PNG.
+
+    Args:
+        entries: the records to show; the one that decides a claim is shown in full, the others of that claim are listed under it.
+        out: folder, made if it is not there. Pages of an earlier report are replaced.
+        lead: a record to show in full although it does not decide its claim, such as the run that has just ended.
+        problems: lines about files that could not be read.
+
+    Returns:
+        Path of the index.
+    """
+    by_slug: dict[str, list[Entry]] = {}
+    for entry in sorted(entries, key=rank, reverse=True):
+        by_slug.setdefault(entry.view.slug, []).append(entry)
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    render = _renderer(sum(map(len, by_slug.values())))
+    pages = []
+    for slug, found in sorted(by_slug.items()):
+        decides = deciding(found, slug)
+        main = lead if lead in found else decides or found[0]
+        file = f"{main.view.key}.html"
+        write_text(out / file, _page(render, main, [e for e in found if e is not main], decides if decides is not main else None, out / "figures"))
+        verdict = main.view.verdict
+        pages.append({"view": main.view, "file": file, "stale": main.stale, "card": _card(slug), "order": VERDICTS.index(verdict) if verdict else len(VERDICTS)})
+    write_text(out / "index.html", render("index.html", pages=pages, problems=problems))
+    return out / "index.html"
+
+
+def _page(render: Any, entry: Entry, others: Sequence[Entry], decides: Entry | None, figures: Path) -> str:
+    from trimtab.claims.report.figures import pictures
+
+    view = entry.view
+    drawn = pictures(view)
+    for picture in drawn:
+        with replacing(figures / f"{view.key}-{picture.name}.png") as temporary:
+            temporary.write_bytes(picture.png)
+    scalars = [f for f in view.families if not f.points]
+    every_seed = [
+        (f"{f.name}@{x:g}{f.suffix}" if f.points else f.name, arm, [f.seeds[arm].get(seed, {}).get(x) for seed in view.seeds])
+        for f in view.families
+        for x in f.points or [0.0]
+        for arm in view.arms
+        if arm in f.seeds
+    ]
+    return render(
+        "claim.html",
+        view=view,
+        card=_card(view.slug),
+        stale=entry.stale,
+        committed=decides.view if decides else None,
+        pictures=drawn,
+        scalars=scalars,
+        scalar_papers={arm for f in scalars for arm in f.paper},
+        every_seed=every_seed,
+        settings=_settings(view.record),
+        runnable=entry.known,
+        command=view.command,
+        replay=shlex.join(["trimtab", "replay", str(entry.path)]),
+        others=others,
+        embedded=_script_safe(view.record),
+    )
+
+
+def _renderer(count: int) -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
+    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; base-uri 'none'; form-action 'none'"
+    environment = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    # the three that are no text of a record: our own files, and a policy whose quotes must stay
+    environment.globals.update(version=__version__, count=count, style=Markup(style), script=Markup(script), policy=Markup(policy), shown=shown, exact=exact)
+    # halves of characters, which a file's name may hold, cannot be written
+    return lambda name, **values: environment.get_template(name).render(**values).encode("utf-8", "replace").decode()
+
+
+def _hash(source: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
+
+
+def _script_safe(record: Any) -> Any:
+    """JSON that no HTML parser can leave: without "<", ">" and "&", in ASCII, and with null for what JSON cannot hold."""
+    from markupsafe import Markup
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(k): plain(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(v) for v in value]
+        return number(value) if isinstance(value, float) else value
+
+    source = json.dumps(plain(record), indent=1, default=str)
+    return Markup(source.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
+
+
+def _card(slug: str) -> Card | None:
+    return cards().get(method(slug) or "")
+
+
+def _settings(record: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """What else is needed to judge the numbers, as titled lists of lines."""
+    groups = [(title, [(text(name), _line(value)) for name, value in mapping(record.get(key)).items()]) for title, key in (("Settings", "settings"), ("Libraries", "libraries"))]
+    machine = [*mapping(record.get("machine")).items(), *((key, record.get(key)) for key in ("device", "threads"))]
+    groups.append(("Machine", [(text(name), _line(value)) for name, value in machine if value is not None]))
+    run = [(key.replace("_", " "), _line(record[key])) for key in ("version", "commit", "claim_hash", "time", "wall_time", "core_minutes", "argv") if record.get(key) is not None]
+    return [group for group in (*groups, ("Run", run)) if group[1]]
+
+
+def _line(value: Any) -> str:
+    if isinstance(value, list | dict):
+        return text(json.dumps(value, default=str))
+    return exact(number(value)) if isinstance(value, float) else text(value)

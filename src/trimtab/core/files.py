@@ -1,0 +1,93 @@
+"""Files written whole or not at all, and folders that one process holds at a time."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trimtab.core.errors import DamagedFile, FolderInUse
+
+
+def sync(path: Path) -> None:
+    """Ask the system to put a file or folder on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """Write to the path this yields; when the block ends well, it takes the place of ``path`` in one step.
+
+    After a crash, a full disk or a power cut there is the old file or the new one, never half of one. When the block fails, the old file stays and the temporary one goes.
+
+    Example:
+        >>> import tempfile
+        >>> target = Path(tempfile.mkdtemp(), "a.txt")
+        >>> with replacing(target) as temporary:
+        ...     _ = temporary.write_text("whole")
+        >>> target.read_text()
+        'whole'
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        sync(temporary)
+        os.replace(temporary, path)
+        sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file whole, in UTF-8."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write JSON whole. NaN and infinities, which are not JSON, raise ValueError and leave the old file."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def read_json(path: str | Path) -> Any:
+    """Read JSON.
+
+    Raises:
+        DamagedFile: the file is not JSON, or holds NaN.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        raise DamagedFile(f"{path} should be JSON and is not: {error}; delete it or restore it from a copy") from error
+
+
+@contextmanager
+def locked(folder: str | Path) -> Iterator[None]:
+    """Hold a folder for this process; the lock goes when the process does, killed or not.
+
+    Raises:
+        FolderInUse: another process holds it.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "a+") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            handle.seek(0)
+            raise FolderInUse(f"{folder} is in use by process {handle.read().strip() or '(unknown)'}; wait for it, or choose another folder") from None
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+        yield

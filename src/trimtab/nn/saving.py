@@ -1,0 +1,141 @@
+"""A model in a folder: weights as safetensors, and the arguments that make it anew as JSON.
+
+The weights' header repeats the arguments, so that two files which do not belong together (a crash between the two writes, a file copied by hand) are told apart from two which do.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from trimtab.core import DamagedFile, UsageError, read_json, replacing, unknown, write_json
+
+Model = TypeVar("Model", bound=nn.Module)
+
+# what an object or a factory may fill; a name stands for itself, anything else must come back from the caller
+SEAMS = ("positions", "norm", "ffn", "score_scale", "attention")
+_OPTIONAL_INT = (int, type(None))
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "vocab_size": int, "dim": int, "layers": int, "heads": int, "kv_heads": int, "ffn_dim": int, "max_length": _OPTIONAL_INT, "schedule": (list, type(None)),
+    "tied": bool, "bias": bool, "dropout": (int, float), "causal": bool, **dict.fromkeys(SEAMS, (str, dict, type(None))),
+}  # fmt: skip
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"a sequence of {_kind(value[0])}"
+    return getattr(value, "__name__", type(value).__name__)
+
+
+def save(folder: str | Path, model: str, settings: dict[str, Any], state: dict[str, Tensor]) -> None:
+    """Write both files, each whole.
+
+    Args:
+        folder: made where it is not there.
+        model: name of the class.
+        settings: its constructor's arguments.
+        state: its ``state_dict()``.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {name: {"object": _kind(value)} if name in SEAMS and not isinstance(value, (str, type(None))) else value for name, value in settings.items()}
+    config = {"model": f"trimtab.nn.{model}", "version": 1, **config}
+    tensors, held = {}, set()
+    for name, value in state.items():
+        value = value.detach().cpu().contiguous()
+        storage = value.untyped_storage().data_ptr()
+        tensors[name] = value.clone() if storage in held else value  # safetensors refuses one memory under two names
+        held.add(storage)
+    with replacing(folder / "model.safetensors") as temporary:
+        save_file(tensors, temporary, metadata={"config": json.dumps(config, sort_keys=True)})
+    write_json(folder / "config.json", config)
+
+
+def read(folder: str | Path, model: str, objects: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Both files, checked; the constructor's arguments with ``objects`` in their places, and the tensors.
+
+    Raises:
+        UsageError: no model there, or the objects are not those that the model was saved with.
+        DamagedFile: the files are cut short, foreign, edited or not of one model.
+    """
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise UsageError(f"{folder} should be a folder that save() wrote, and it has no config.json")
+    config = read_json(folder / "config.json")
+    _check_config(config, f"trimtab.nn.{model}", folder / "config.json")
+    _check_objects(config, objects)
+    weights = folder / "model.safetensors"
+    try:
+        with safe_open(weights, framework="pt") as file:
+            written = (file.metadata() or {}).get("config")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise DamagedFile(f"{weights} should be a whole safetensors file and is not: {error}; save the model again") from error
+    if written != json.dumps(config, sort_keys=True):
+        raise DamagedFile(f"{folder} should hold two files saved together, and config.json is not the one that model.safetensors was saved with; save the model again")
+    _check_sizes(config, tensors, weights)
+    return {name: value for name, value in config.items() if name in _KINDS} | objects, tensors
+
+
+def fill(make: Callable[[], Model], tensors: dict[str, Tensor], folder: str | Path) -> Model:
+    """The model that ``make`` makes, with these weights in their own types.
+
+    Raises:
+        DamagedFile: names or shapes are not the model's.
+    """
+    try:
+        model = make()
+    except UsageError as error:
+        raise DamagedFile(f"{folder} describes a model that cannot be made: {error}") from error
+    wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    found = {name: tuple(value.shape) for name, value in tensors.items()}
+    if wanted != found:
+        wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+        shown = "; ".join(f"{name}: expected {wanted.get(name, 'nothing')}, found {found.get(name, 'nothing')}" for name in wrong[:5])
+        raise DamagedFile(f"{folder} does not hold the weights of its model ({len(wrong)} differ): {shown}")
+    for name, parameter in model.named_parameters():
+        parameter.data = parameter.data.to(tensors[name].dtype)
+    model.load_state_dict(tensors)
+    return model
+
+
+def _check_config(config: Any, model: str, path: Path) -> None:
+    if not isinstance(config, dict) or config.get("model") != model or config.get("version") != 1:
+        found = {name: config.get(name) for name in ("model", "version")} if isinstance(config, dict) else type(config).__name__
+        raise DamagedFile(f"{path} should describe a {model}, version 1, and has {found}")
+    wrong = [name for name, kind in _KINDS.items() if name not in config or not isinstance(config[name], kind) or (kind is not bool and isinstance(config[name], bool))]
+    if wrong:
+        shown = ", ".join(f"{name}={config[name]!r}" if name in config else f"no {name}" for name in wrong)
+        raise DamagedFile(f"{path} should hold every setting of a {model}, each of its type, and has {shown}")
+
+
+def _check_objects(config: dict[str, Any], objects: dict[str, Any]) -> None:
+    for name in objects:
+        if name not in SEAMS:
+            raise unknown("object", name, SEAMS)
+    own = {name: config[name].get("object") for name in SEAMS if isinstance(config[name], dict)}
+    if missing := [name for name in own if name not in objects]:
+        what = " and ".join(f"{name} ({own[name]})" for name in missing)
+        raise UsageError(f"the model was saved with objects that files cannot hold: {what}; hand them back: load(folder, {', '.join(f'{name}=...' for name in missing)})")
+    if extra := [name for name in objects if name not in own]:
+        raise UsageError(f"{extra[0]} must be left out: the model was saved with {extra[0]}={config[extra[0]]!r}")
+
+
+def _check_sizes(config: dict[str, Any], tensors: dict[str, Tensor], path: Path) -> None:
+    """The sizes that decide how much memory a model asks for, against what is there, before it is asked for."""
+    blocks = len({name.split(".")[1] for name in tensors if name.startswith("blocks.")})
+    if blocks != config["layers"]:
+        raise DamagedFile(f"{path} should hold {config['layers']} blocks, and holds {blocks}")
+    expected = {"tokens.weight": (config["vocab_size"], config["dim"])}
+    if isinstance(config["ffn"], str):
+        expected["blocks.0.ffn.down.weight"] = (config["dim"], config["ffn_dim"])
+    if config["positions"] == "learned":
+        expected["positions.table.weight"] = (config["max_length"], config["dim"])
+    for name, shape in expected.items():
+        found = tuple(tensors[name].shape) if name in tensors else None
+        if found != shape:
+            raise DamagedFile(f"{path} should hold {name} of shape {shape}, and has {found or 'none'}")

@@ -1,0 +1,47 @@
+"""How weights are drawn: on the CPU in float32 and then moved, so that one generator gives one model on every device and in every precision."""
+
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from trimtab.core import UsageError
+
+STD = 0.02  # GPT-2's
+
+Layer = TypeVar("Layer", nn.Linear, nn.Embedding)
+
+
+def drawn(
+    kind: type[Layer],
+    *sizes: int,
+    std: float = STD,
+    generator: torch.Generator | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    **settings: bool,
+) -> Layer:
+    """A linear or embedding layer with normal weights and zero biases.
+
+    Args:
+        kind: ``nn.Linear`` or ``nn.Embedding``.
+        sizes: its two sizes.
+        std: standard deviation of the weights.
+        generator: on the CPU; None draws from torch's global stream, which is left alone otherwise.
+        device, dtype: of the layer.
+        settings: passed to ``kind``.
+
+    Example:
+        >>> a, b = (drawn(nn.Linear, 3, 2, generator=torch.Generator().manual_seed(0)) for _ in range(2))
+        >>> torch.equal(a.weight, b.weight), a.bias.tolist()
+        (True, [0.0, 0.0])
+    """
+    if generator is not None and generator.device.type != "cpu":
+        raise UsageError(f"generator must be on the CPU, got one on {generator.device}; weights are drawn there and moved, so that every device sees the same ones")
+    # the layer's own constructor would draw from the global stream
+    layer = nn.utils.skip_init(kind, *sizes, device=device or torch.get_default_device(), dtype=dtype, **settings)
+    with torch.no_grad():
+        layer.weight.copy_(torch.empty(layer.weight.shape, dtype=torch.float32, device="cpu").normal_(0.0, std, generator=generator))
+        if getattr(layer, "bias", None) is not None:
+            layer.bias.zero_()
+    return layer

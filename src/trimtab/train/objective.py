@@ -1,0 +1,65 @@
+"""What is minimised: a callable that returns sums and counts, so that one division by the global count is right for any accumulation or process layout."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.losses import next_token_loss
+
+
+class Sums(NamedTuple):
+    """What an objective returns for one batch.
+
+    Attributes:
+        total: the sum to minimise; differentiable, no dimensions.
+        count: how many things it sums over; no dimensions. The loss is total / count.
+        parts: name -> (sum, count) of what should be logged beside it; no gradient is needed.
+
+    Example:
+        >>> sums = Sums(torch.tensor(6.0), torch.tensor(4))
+        >>> float(sums.total / sums.count), dict(sums.parts)
+        (1.5, {})
+    """
+
+    total: Tensor
+    count: Tensor  # pyright: ignore[reportIncompatibleMethodOverride]
+    parts: Mapping[str, tuple[Tensor, Tensor]] = MappingProxyType({})
+
+
+class Objective(Protocol):
+    """A callable (model, batch, generator) -> :class:`Sums`.
+
+    It draws random numbers from the generator only (a CPU one: draw there and move the result), and leaves the model's mode, its parameters and the batch as
+    they are. Parameters it wants trained belong to the model; a teacher is an attribute. :func:`trimtab.testing.check_objective` checks one.
+    """
+
+    def __call__(self, model: nn.Module, batch: Any, generator: torch.Generator) -> Sums: ...
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """The next-token loss on batches with ``input_ids`` and ``labels``, and ``attention_mask`` where there is one.
+
+    Works on a model that returns logits, and on one whose output has ``.logits`` (Hugging Face).
+
+    Args:
+        reduction: ``"example"`` weighs every row alike, ``"token"`` every supervised token; see :func:`trimtab.losses.next_token_loss`.
+
+    Example:
+        >>> model = nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 8))
+        >>> ids = torch.tensor([[1, 2, 3]])
+        >>> sums = NextToken("token")(model, {"input_ids": ids, "labels": ids}, torch.Generator())
+        >>> int(sums.count)
+        2
+    """
+
+    reduction: Literal["token", "example"] = "example"
+
+    def __call__(self, model: nn.Module, batch: Mapping[str, Tensor], generator: torch.Generator) -> Sums:
+        mask = {"attention_mask": batch["attention_mask"]} if "attention_mask" in batch else {}
+        output = model(batch["input_ids"], **mask)
+        return Sums(*next_token_loss(getattr(output, "logits", output), batch["labels"], self.reduction))

@@ -1,0 +1,221 @@
+"""The folder of a run: its settings, its metrics, and what a finished run hands back.
+
+run.json               settings, conditions, and what could not be promised
+metrics.jsonl          one JSON object a line
+checkpoint-*           see trimtab.train.checkpoint; the last one of a finished run stays
+model.safetensors      the trained weights, and averaged.safetensors the averaged ones
+"""
+
+import copy
+import hashlib
+import json
+import logging
+import math
+import os
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trimtab import __version__
+from trimtab.core import DamagedFile, UsageError, read_json, write_json, write_text
+from trimtab.train.checkpoint import explaining
+
+log = logging.getLogger("trimtab.train")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        folder: where it lies.
+        model: the model that was handed to ``fit``, trained, in eval mode.
+        steps: how many steps it took.
+        notes: what could not be promised, in sentences; empty for a run that gives the same bytes however it was interrupted.
+    """
+
+    folder: Path
+    model: nn.Module = field(repr=False)
+    steps: int
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def averaged(self) -> nn.Module | None:
+        """A copy of the model with the averaged weights, in eval mode; None where ``fit`` was not asked to average."""
+        path = self.folder / "averaged.safetensors"
+        if not path.exists():
+            return None
+        averaged = copy.deepcopy(self.model).eval()
+        safetensors.torch.load_model(getattr(averaged, "_orig_mod", averaged), path)
+        return averaged
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The logged lines, in order. A value that was not finite is None.
+
+        Raises:
+            DamagedFile: a line is not JSON.
+        """
+        return [json.loads(line) for line in _lines(self.folder / "metrics.jsonl")]
+
+
+def _lines(path: Path, limit: int | None = None) -> list[str]:
+    """The first whole lines of a metrics file; a last one without its end was cut off by a crash."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().decode(errors="replace").split("\n")[:-1][:limit]
+    for number, line in enumerate(lines, 1):
+        try:
+            if not isinstance(json.loads(line), dict):
+                raise ValueError("not an object")
+        except ValueError as error:
+            raise DamagedFile(f"line {number} of {path} should be a JSON object and is not: {error}") from error
+    return lines
+
+
+class Metrics:
+    """metrics.jsonl, open to be added to, after it was cut back to a number of lines.
+
+    Raises:
+        DamagedFile: there are fewer.
+    """
+
+    def __init__(self, path: Path, lines: int):
+        kept = _lines(path, lines)
+        if len(kept) < lines:
+            raise DamagedFile(f"{path} should have the {lines} lines its checkpoint speaks of and has {len(kept)}; restore it, or delete the folder")
+        text = "".join(line + "\n" for line in kept)
+        with explaining(path):
+            if not path.exists() or path.stat().st_size != len(text.encode()):
+                write_text(path, text)
+            self._file = path.open("a", encoding="utf-8")
+        self.path, self.lines, self.seconds = path, lines, json.loads(kept[-1])["seconds"] if kept else 0.0
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Add a line; what is not finite becomes null, for NaN is not JSON."""
+        line = {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in line.items()}
+        with explaining(self.path):
+            self._file.write(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n")
+            self._file.flush()
+        self.lines += 1
+
+    def sync(self) -> None:
+        """Put it on the disk, so that it is never behind a checkpoint."""
+        with explaining(self.path):
+            os.fsync(self._file.fileno())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+
+_HOW = ("foreach", "fused", "capturable", "differentiable")  # how an optimiser computes, not what; torch adds to these from version to version
+
+
+def describe(value: Any) -> Any:
+    """A setting as JSON: plain values as they are, other objects by their repr without its memory addresses.
+
+    Example:
+        >>> describe((0.9, 0.98)), describe(describe)
+        ([0.9, 0.98], '<function describe>')
+    """
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(k): describe(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [describe(v) for v in value]
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    # a module with a teacher inside prints pages
+    return text if len(text) <= 1000 else f"{text[:200]}... ({len(text)} characters, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]})"
+
+
+def describe_model(model: nn.Module) -> str:
+    """A model by its class and the names, shapes and types of its tensors."""
+    state = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    layout = repr([(name, tuple(value.shape), str(value.dtype)) for name, value in state.items()])
+    numbers = sum(p.numel() for p in model.parameters())
+    return f"{type(model).__name__} with {numbers} parameters, layout {hashlib.sha256(layout.encode()).hexdigest()[:12]}"
+
+
+def describe_optimizer(optimizer: Optimizer) -> dict[str, Any]:
+    """An optimiser by its class and the options of its groups, the rate being the one a schedule starts from."""
+    groups = []
+    for group in optimizer.param_groups:
+        options = {name: value for name, value in group.items() if name not in ("params", "initial_lr", *_HOW)}
+        options |= {"lr": float(group.get("initial_lr", group["lr"])), "parameters": len(group["params"])}
+        groups.append({name: describe(options[name]) for name in sorted(options)})
+    return {"class": type(optimizer).__name__, "groups": groups}
+
+
+def _weights(model: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        if isinstance(value, Tensor):
+            digest.update(name.encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def _write(path: Path, value: Any) -> None:
+    with explaining(path):
+        write_json(path, value)
+
+
+def enter(
+    folder: Path, settings: Mapping[str, Any], model: nn.Module, device: torch.device, notes: tuple[str, ...], step: int, steps: int
+) -> tuple[str, ...]:
+    """Compare a run with what the folder holds, write run.json where the run is new, and return the notes.
+
+    Args:
+        model: as it was handed to ``fit``, before a checkpoint is loaded.
+        step, steps: what the checkpoint has reached, 0 where there is none; and the length of the run.
+
+    Raises:
+        UsageError: the folder holds a run of other settings.
+        DamagedFile: it has checkpoints and no run.json.
+    """
+    for pattern in (".*.safetensors.*.tmp", ".metrics.jsonl.*.tmp", ".run.json.*.tmp"):
+        for stale in folder.glob(pattern):  # of a process that was killed while it wrote
+            stale.unlink()
+    path = folder / "run.json"
+    conditions = {
+        "trimtab": __version__,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "device": device.type,
+        "machine": platform.machine(),
+    }
+    new = {"settings": json.loads(json.dumps(settings)), "conditions": conditions, "initial_weights": _weights(model), "notes": list(notes)}
+    if not path.exists():
+        if step:
+            raise DamagedFile(f"{folder} has checkpoints but no run.json that says of which run; restore it from a copy, or choose another folder")
+        _write(path, new)
+        return notes
+    old = read_json(path)
+    if not isinstance(old, dict) or new.keys() - old.keys():
+        raise DamagedFile(f"{path} should have {', '.join(new)} and has not; restore it from a copy, or choose another folder")
+    there, here = old["settings"], new["settings"]
+    if differing := [name for name in {**there, **here} if there.get(name) != here.get(name)]:
+        listed = "; ".join(f"{name} is {there.get(name)!r} there and {here.get(name)!r} here" for name in differing)
+        raise UsageError(f"{folder} holds a run of other settings: {listed}. Call fit with the run's own settings to go on with it, or choose another folder")
+    if not step:  # nothing was saved: it starts again, from the weights that are handed in now
+        _write(path, new)
+        return notes
+    if old["initial_weights"] != new["initial_weights"]:
+        log.warning("the model was handed in with other weights than the run in %s began from; the run's own are loaded in their place", folder)
+    if step < steps and (changed := [f"{k} {old['conditions'].get(k)} -> {v}" for k, v in conditions.items() if old["conditions"].get(k) != v]):
+        old["notes"].append(f"resumed at step {step} under other conditions ({', '.join(changed)}): the bytes may differ from those of an uninterrupted run")
+        log.warning(old["notes"][-1])
+        _write(path, {**old, "conditions": conditions})
+    return tuple(old["notes"])

@@ -1,0 +1,355 @@
+import base64
+import copy
+import hashlib
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from trimtab.claims.report import Entry, View, deciding, gather, write_report
+from trimtab.claims.report.figures import pictures
+from trimtab.claims.report.view import number, text
+
+VOID = {"meta", "br", "link", "img", "input"}
+
+
+def record(**changes):
+    """Two arms, three seeds, one curve, one single number."""
+    edit = {"standard": (0.2, 0.3, 0.4), "hint": (0.7, 0.8, 0.9)}
+    base = {
+        "slug": "toy",
+        "title": "Does a hint help?",
+        "about": "A made-up measurement.",
+        "size": "small",
+        "verdict": "reproduced",
+        "note": None,
+        "statements": [
+            {
+                "name": "hint over standard",
+                "kind": "superior",
+                "metric": "edit@5x",
+                "contrast": {"arm": "hint", "against": "standard", "best_of": None},
+                "margin": 0.05,
+                "why": "one token in twenty",
+                "primary": True,
+                "verdict": "reproduced",
+                "note": None,
+                "estimate": 0.5,
+                "interval": [0.4, 0.6],
+                "paper": 0.926,
+                "per_seed": {"0": 0.5, "1": 0.5, "2": 0.5},
+            }
+        ],
+        "mastery": {"metric": "exact@1x", "threshold": 0.98, "lower_is_better": False, "passed": {"standard": True, "hint": True}},
+        "arms": ["standard", "hint"],
+        "seeds": [0, 1, 2],
+        "measured": {arm: {str(k): {"exact@1x": 1.0, "edit@1x": 1.0, "edit@5x": v, "loss": 0.01} for k, v in enumerate(values)} for arm, values in edit.items()},
+        "paper": {"hint": {"edit@5x": 0.95}},
+        "settings": {"steps": 3000, "lengths": [1, 8]},
+        "claim_hash": "3f" * 32,
+        "argv": ["trimtab", "run", "toy"],
+        "version": "0.1.0",
+        "commit": "0" * 40,
+        "libraries": {"torch": "2.13.0"},
+        "device": "cpu",
+        "threads": 1,
+        "machine": {"system": "Linux"},
+        "time": "2026-01-02T03:04:05Z",
+        "wall_time": 12.5,
+        "core_minutes": 0.5,
+    }
+    return base | changes
+
+
+def entry(**changes):
+    made = record(**changes)
+    return Entry(View(made), Path("records") / str(made["slug"]).replace("/", "-") / f"{made['size']}.json")
+
+
+class Page(HTMLParser):
+    """What a browser would build: elements, attributes, and the text that is not script or style."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.elements, self.attributes, self.inside, self.data = [], [], [], {}
+        self.feed(source)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag not in VOID:
+            self.inside.append((tag, dict(attrs)))
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+
+    def handle_endtag(self, tag):
+        while self.inside and self.inside.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data):
+        tag, attrs = self.inside[-1] if self.inside else ("", {})
+        key = (tag, attrs.get("type")) if tag in ("script", "style") else "text"
+        self.data[key] = self.data.get(key, "") + data
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    out = tmp_path_factory.mktemp("report")
+    write_report([entry()], out)
+    return {path.name: path.read_text(encoding="utf-8") for path in out.glob("*.html")}
+
+
+# What a record says
+
+
+def test_means_and_intervals_of_a_curve():
+    (curve,) = View(record()).curves
+    assert (curve.name, curve.suffix, curve.points, curve.trained) == ("edit", "x", [1.0, 5.0], 1.0)
+    mean, low, high = curve.bands["hint"][5.0]
+    half = 4.302652730 * 0.1 / math.sqrt(3)  # t with two degrees of freedom
+    assert (mean, low, high) == pytest.approx((0.8, 0.8 - half, 0.8 + half))
+    assert curve.seeds["hint"] == {"0": {1.0: 1.0, 5.0: 0.7}, "1": {1.0: 1.0, 5.0: 0.8}, "2": {1.0: 1.0, 5.0: 0.9}}
+    assert curve.paper == {"hint": {5.0: 0.95}}
+
+
+def test_a_curve_of_one_point_is_a_number():
+    view = View(record())
+    assert [f.name for f in view.families if not f.points] == ["exact@1x", "loss"]
+    assert view.families[0].bands["hint"][0.0][0] == 1.0
+
+
+def test_lengths_and_multiples_are_different_curves():
+    measured = {"standard": {"0": {"edit@1x": 1.0, "edit@5x": 0.5, "edit@8": 0.9, "edit@16": 0.8}}}
+    view = View(record(measured=measured, arms=["standard"], seeds=[0], paper={}, mastery={"metric": "edit@8", "threshold": 0.5, "passed": {}}))
+    assert [(f.suffix, f.points, f.trained) for f in view.curves] == [("x", [1.0, 5.0], 1.0), ("", [8.0, 16.0], 8.0)]
+
+
+def test_one_seed_has_no_interval():
+    one = record(seeds=[0], measured={"standard": {"0": {"edit@1x": 1.0, "edit@5x": 0.5}}}, verdict=None, note="1 seed: no verdict")
+    view = View(one)
+    assert view.curves[0].bands["standard"][5.0] == (0.5, None, None)
+    assert view.headline == "1 seed: no verdict."
+
+
+@pytest.mark.parametrize(("value", "expected"), [(1, 1.0), (True, None), ("1", None), (None, None), (float("nan"), None), (float("inf"), None), (10**400, None), (1e300, None)])
+def test_numbers_that_cannot_be_drawn_are_none(value, expected):
+    assert number(value) == expected
+
+
+def test_text_can_always_be_written():
+    assert text("a\x1b[31mb\ud800\x00c") == "a [31mb? c"
+
+
+def test_the_command_names_size_and_seeds():
+    assert View(record()).command == "trimtab run toy --size small --seeds 3"
+    assert View(record(seeds=[5, 6])).command == "trimtab run toy --size small --seeds 5-6"
+    assert View(record(slug="a; rm -rf /")).command.startswith("trimtab run 'a; rm -rf /' ")
+
+
+# Which record decides
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([], "small 2026-01-02"),
+        ([{"time": "2026-02-01T00:00:00Z"}], "small 2026-02-01"),
+        ([{"time": "2026-02-01T00:00:00Z", "superseded": True}], "small 2026-01-02"),
+        ([{"time": "2026-02-01T00:00:00Z", "verdict": None}], "small 2026-01-02"),
+        ([{"time": "2025-02-01T00:00:00Z", "size": "small-2"}], "small-2 2025-02-01"),
+        ([{"size": "small-10"}, {"size": "small-9"}], "small-10 2026-01-02"),
+        ([{"size": "small-3"}, {"size": "full"}], "full 2026-01-02"),
+        ([{"slug": "other", "size": "full"}], "small 2026-01-02"),
+    ],
+)
+def test_the_newest_of_the_largest_rung_decides(others, expected):
+    found = deciding([entry(), *(entry(**other) for other in others)], "toy")
+    assert f"{found.view.size} {found.view.time[:10]}" == expected
+
+
+def test_nothing_decides_without_a_verdict():
+    assert deciding([entry(verdict=None), entry(superseded=True)], "toy") is None
+
+
+def test_gather_names_what_it_could_not_read(tmp_path):
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "small-20260102T030405Z.json").write_text('{"slug": NaN}')
+    entries, problems = gather([tmp_path])
+    assert not entries
+    assert len(problems) == 1
+    assert "small-20260102T030405Z.json" in problems[0]
+
+
+# Pages
+
+
+def test_pages_load_nothing_and_fit_phones(pages):
+    assert set(pages) == {"index.html", "toy.html"}
+    for source in pages.values():
+        page = Page(source)
+        assert ("meta", "name", "viewport") in page.attributes
+        assert not {"link", "img", "iframe", "object", "embed", "base"} & set(page.elements)
+        assert not [a for a in page.attributes if a[1] in ("src", "style", "srcset") or a[1].startswith("on")]
+        assert {value.split(":")[0] for _, name, value in page.attributes if name == "href" and "://" in value} <= {"https"}
+
+
+def test_the_policy_allows_this_style_and_this_script_only(pages):
+    for source in pages.values():
+        page = Page(source)
+        policy = next(value for tag, name, value in page.attributes if (tag, name) == ("meta", "content") and "default-src" in value)
+
+        def digest(content):
+            return base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+        assert "default-src 'none'" in policy
+        assert f"style-src 'sha256-{digest(page.data['style', None])}'" in policy
+        assert f"script-src 'sha256-{digest(page.data['script', None])}'" in policy
+        assert "unsafe" not in policy
+
+
+def test_the_record_is_in_the_page_unchanged(pages):
+    assert json.loads(Page(pages["toy.html"]).data["script", "application/json"]) == record()
+
+
+def test_verdict_and_numbers_are_text(pages):
+    for source in pages.values():
+        words = Page(source).data["text"]
+        assert "reproduced" in words
+        assert "hint over standard" in words
+        assert re.search(r"\+0\.500\s+\[\+0\.400, \+0\.600\]", words)
+        assert "0.926" in words
+
+
+def test_ids_are_unique_and_references_lead_somewhere(pages):
+    page = Page(pages["toy.html"])
+    ids = [value for _, name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    used = {value[1:] for _, name, value in page.attributes if name == "href" and value.startswith("#")}
+    used |= {m for _, name, value in page.attributes if name == "clip-path" for m in re.findall(r"#([^)]+)", value)}
+    assert used
+    assert used <= set(ids)
+
+
+def test_figures_speak_and_carry_no_colours_of_their_own(pages):
+    page = Page(pages["toy.html"])
+    labels = [value for tag, name, value in page.attributes if (tag, name) == ("svg", "aria-label")]
+    assert len(labels) == 2
+    assert "hint: 1 at 1x, 0.8 at 5x." in labels[0]
+    assert "+0.500 [+0.400, +0.600], margin 0.05" in labels[1]
+    paint = {value for _, name, value in page.attributes if name in ("fill", "stroke")}
+    assert paint <= {"none", "currentColor"}
+
+
+def test_the_same_record_gives_the_same_bytes(tmp_path):
+    for name in ("a", "b"):
+        write_report([entry()], tmp_path / name)
+    files = [{path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*.*"))} for folder in (tmp_path / "a", tmp_path / "b")]
+    assert len(files[0]) == 4
+    assert files[0] == files[1]
+
+
+def test_other_records_and_staleness_are_shown(tmp_path):
+    old = entry(time="2025-01-01T00:00:00Z", superseded=True, verdict="contradicted")
+    main = Entry(View(record()), Path("x.json"), stale="its claim file has changed since")
+    write_report([old, main], tmp_path)
+    words = Page((tmp_path / "toy.html").read_text()).data["text"]
+    assert "Stale: its claim file has changed since" in words
+    assert "2025-01-01T00:00:00Z" in words
+    assert "superseded: a bug was found later" in words
+    assert "stale" in Page((tmp_path / "index.html").read_text()).data["text"]
+
+
+def test_a_run_just_ended_leads_and_names_the_record_that_decides(tmp_path):
+    lead = entry(verdict=None, note="1 seed: no verdict", seeds=[0], time="2026-03-01T00:00:00Z")
+    write_report([entry(), lead], tmp_path, lead=lead)
+    words = Page((tmp_path / "toy.html").read_text()).data["text"]
+    assert "1 seed: no verdict." in words
+    assert re.search(r"record that decides this claim says\s+reproduced\s+\(small, 3 seeds, 2026-01-02\)", words)
+
+
+def test_no_record_still_gives_an_index(tmp_path):
+    page = write_report([], tmp_path, problems=["<b>odd</b> file"])
+    words = Page(page.read_text()).data["text"]
+    assert "no record yet" in words
+    assert "<b>odd</b> file" in words
+
+
+def test_paper_values_and_all_arms_are_drawn():
+    with_paper, without = (pictures(View(record(paper=paper)))[0].svg for paper in (record()["paper"], {}))
+    assert with_paper.count("<use") == without.count("<use") + 1
+    assert all(f">{arm}</text>" in with_paper for arm in ("standard", "hint"))
+
+
+def test_one_panel_a_metric_in_the_plot_of_statements():
+    second = copy.deepcopy(record()["statements"][0]) | {"name": "not worse", "kind": "not_worse", "metric": "loss"}
+    drawn = pictures(View(record(statements=[*record()["statements"], second])))[-1]
+    assert ">advantage in edit@5x</text>" in drawn.svg
+    assert ">advantage in loss</text>" in drawn.svg
+
+
+# A record from somebody who means harm
+
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"--><style>*{}</style>{{7*7}}$\\frac{\x00\ud83d\ud800]]>"
+
+
+def spoilt(value, evil=EVIL):
+    """The same shape with markup in every text, key and number's place in turn."""
+    if isinstance(value, dict):
+        return {f"{key}{evil}" if key not in record() and key not in record()["statements"][0] and key not in ("arm", "against", "passed", "metric") else key: spoilt(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [spoilt(v) for v in value]
+    return f"{value}{evil}" if isinstance(value, str) or value is None else value
+
+
+def hostile():
+    bad = spoilt(record())
+    arm = f"hint{EVIL}"
+    return bad | {
+        "arms": [f"standard{EVIL}", arm],
+        "seeds": [f"0{EVIL}", float("nan"), 10**400],
+        "measured": {a: {str(k): {f"edit@{x}x": v for x in (1, 5)} for k, v in enumerate((0.1, float("nan"), float("inf")))} | {EVIL: {EVIL: 0.5}} for a in (f"standard{EVIL}", arm)},
+        "verdict": "reproduced",
+    }
+
+
+@pytest.mark.parametrize("slug", [f"toy{EVIL}", "../../escaped", "index", "a" * 5000, None])
+def test_a_hostile_record_is_only_text(tmp_path, pages, slug):
+    out = tmp_path / "deep" / "report"
+    write_report([Entry(View(hostile() | {"slug": slug}), Path(f"records/{EVIL}"), stale=EVIL)], out, problems=[EVIL])
+    written = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
+    assert all(path.parts[:2] == ("deep", "report") for path in written)
+    assert len([path for path in written if path.suffix == ".html"]) == 2
+    good = {name: {a[:2] for a in Page(source).attributes} for name, source in pages.items()}
+    for path in out.glob("*.html"):
+        page, like = Page(path.read_text(encoding="utf-8")), good["index.html" if path.name == "index.html" else "toy.html"]
+        assert page.elements.count("script") == (1 if path.name == "index.html" else 2)
+        assert page.elements.count("style") == 1
+        assert "img" not in page.elements
+        assert {a[:2] for a in page.attributes} <= like | {("p", "class"), ("li", "class")}
+        assert "<img src=x onerror=alert(2)>" in page.data["text"]
+        assert "{{7*7}}" in page.data["text"]
+
+
+@pytest.mark.parametrize("key", sorted(record()))
+@pytest.mark.parametrize("value", [None, [], {}, "text", -1, float("nan"), [None, 3], {"a": 1}, [[{}]], {"a": {"b": {"c": "d"}}}], ids=repr)
+def test_any_field_may_be_of_a_wrong_type(key, value):
+    view = View(record(**{key: value}))
+    assert isinstance(view.headline + view.command + view.condition + view.key, str)
+    assert [s.sentence for s in view.statements] is not None
+
+
+@pytest.mark.parametrize("value", ["text", {"a": {"b": {"c": 1}}}], ids=repr)
+@pytest.mark.parametrize("key", ["statements", "measured", "arms", "seeds", "mastery", "paper", "settings"])
+def test_a_page_of_a_damaged_record_is_still_written(tmp_path, key, value):
+    write_report([entry(**{key: value})], tmp_path)
+    assert "<h1>" in (tmp_path / "toy.html").read_text()
+
+
+def test_a_field_may_be_missing(tmp_path):
+    write_report([Entry(View({}), Path("x.json"))], tmp_path)
+    assert len([*tmp_path.glob("*.html")]) == 2
