@@ -49,11 +49,11 @@ $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"trimtab needs Python 3.11 or newer, and $(PYTHON) is {v[0]}.{v[1]}; name a newer one: make PYTHON=python3.12")'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments: it lacks venv or ensurepip; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
 	@echo "Making the environment $(VENV) with $$($(PYTHON) -V). This downloads, once:"
-	@echo "  - about 110 MB of packages (numpy, scipy, scikit-learn, matplotlib and what they need)"
+	@echo "  - about 100 MB of packages (numpy, scipy, scikit-learn, matplotlib and what they need), 200 MB with the tools for tests"
 ifeq ($(TORCH_INDEX),)
 	@echo "  - torch $(TORCH) as your default index has it: on macOS about 80 MB, on Linux a CUDA build of about 3 GB (6 GB on disk)."
 	@echo "    The CPU build (about 190 MB) is enough for everything here. To take it, press Ctrl-C and give the CPU index that"
-	@echo "    https://pytorch.org/get-started names: make demo TORCH_INDEX=URL"
+	@echo "    https://pytorch.org/get-started names: make $(MAKECMDGOALS) TORCH_INDEX=URL"
 	@if [ -t 0 ]; then echo "Starting in 5 seconds ..."; sleep 5; fi
 else
 	@echo "  - torch $(TORCH) from $(TORCH_INDEX): about 190 MB for a CPU build, about 3 GB for a CUDA build"

@@ -11,6 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
+import beartype.door  # noqa: F401 - loads the part of beartype that draws
 import hypothesis
 import jaxtyping
 import numpy as np
@@ -22,9 +23,14 @@ import torch
 CHECKED = ("metrics", "losses", "nn", "tasks")
 if loaded := [room for room in CHECKED if f"trimtab.{room}" in sys.modules]:
     raise RuntimeError(f"imported before their annotations could be held: {', '.join(loaded)}")
-# jaxtyping decorates methods one by one, where beartype cannot know what Self is.
-HOLD = "beartype.beartype(conf=beartype.BeartypeConf(hint_overrides=beartype.FrozenDict({__import__('typing').Self: object})))"
+# jaxtyping decorates methods one by one, where beartype cannot know what Self is; and an int will do for a float.
+HOLD = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True, hint_overrides=beartype.FrozenDict({__import__('typing').Self: object})))"
 jaxtyping.install_import_hook([f"trimtab.{room}" for room in CHECKED], HOLD)
+
+# beartype looks at one item of a list, drawn at random. It draws from a stream of its own here: the global one has to show what trimtab does to it.
+for name, module in list(sys.modules.items()):
+    if name.startswith("beartype.") and hasattr(module, "getrandbits"):
+        module.getrandbits = random.Random(0).getrandbits
 
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)  # and with it torch fills new, unwritten memory with NaN: a read of it cannot go unseen

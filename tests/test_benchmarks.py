@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
 from benchmarks import harness
 from benchmarks.harness import Race, Result, run, spread
 

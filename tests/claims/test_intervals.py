@@ -28,7 +28,7 @@ def test_equal_differences_give_a_point():
 def test_refuses_nothing_and_a_level_in_per_cent():
     with pytest.raises(ValueError, match="at least one value"):
         paired_t([])
-    with pytest.raises(ValueError, match="0.95 is usual"):
+    with pytest.raises(ValueError, match=r"0\.95 is usual"):
         paired_t([1, 2], 95)
 
 

@@ -46,7 +46,7 @@ def record(**changes):
         "mastery": {"metric": "exact@1x", "threshold": 0.98, "lower_is_better": False, "passed": {"standard": True, "hint": True}},
         "arms": ["standard", "hint"],
         "seeds": [0, 1, 2],
-        "measured": {arm: {str(k): {"exact@1x": 1.0, "edit@1x": 1.0, "edit@5x": v, "loss": 0.01} for k, v in enumerate(values)} for arm, values in edit.items()},
+        "measured": {arm: {str(k): {"exact@1x": 1.0, "edit@1x": 1.0, "edit@5x": v, "loss": 0.01} for k, v in enumerate(vs)} for arm, vs in edit.items()},
         "paper": {"hint": {"edit@5x": 0.95}},
         "settings": {"steps": 3000, "lengths": [1, 8]},
         "claim_hash": "3f" * 32,
@@ -136,9 +136,10 @@ def test_one_seed_has_no_interval():
     assert view.headline == "1 seed: no verdict."
 
 
-@pytest.mark.parametrize(("value", "expected"), [(1, 1.0), (True, None), ("1", None), (None, None), (float("nan"), None), (float("inf"), None), (10**400, None), (1e300, None)])
-def test_numbers_that_cannot_be_drawn_are_none(value, expected):
-    assert number(value) == expected
+@pytest.mark.parametrize("value", [True, "1", None, float("nan"), float("inf"), 10**400, 1e300])
+def test_what_cannot_be_drawn_is_no_number(value):
+    assert number(value) is None
+    assert number(1) == 1.0
 
 
 def test_text_can_always_be_written():
@@ -297,24 +298,22 @@ def test_one_panel_a_metric_in_the_plot_of_statements():
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"--><style>*{}</style>{{7*7}}$\\frac{\x00\ud83d\ud800]]>"
 
 
-def spoilt(value, evil=EVIL):
-    """The same shape with markup in every text, key and number's place in turn."""
+def spoilt(value):
+    """The same shape with markup in every text, and in place of every null."""
     if isinstance(value, dict):
-        return {f"{key}{evil}" if key not in record() and key not in record()["statements"][0] and key not in ("arm", "against", "passed", "metric") else key: spoilt(v) for key, v in value.items()}
+        return {key: spoilt(v) for key, v in value.items()}
     if isinstance(value, list):
         return [spoilt(v) for v in value]
-    return f"{value}{evil}" if isinstance(value, str) or value is None else value
+    return f"{value}{EVIL}" if isinstance(value, str) or value is None else value
 
 
 def hostile():
-    bad = spoilt(record())
-    arm = f"hint{EVIL}"
-    return bad | {
-        "arms": [f"standard{EVIL}", arm],
-        "seeds": [f"0{EVIL}", float("nan"), 10**400],
-        "measured": {a: {str(k): {f"edit@{x}x": v for x in (1, 5)} for k, v in enumerate((0.1, float("nan"), float("inf")))} | {EVIL: {EVIL: 0.5}} for a in (f"standard{EVIL}", arm)},
-        "verdict": "reproduced",
-    }
+    arms = [f"standard{EVIL}", f"hint{EVIL}"]
+    values = {"0": 0.1, f"1{EVIL}": 0.2, "2": float("nan"), "3": float("inf")}
+    measured = {arm: {seed: {f"edit{EVIL}@1x": v, f"edit{EVIL}@5x": v, EVIL: v} for seed, v in values.items()} for arm in arms}
+    names = {"settings": {EVIL: EVIL}, "libraries": {EVIL: [EVIL]}, "machine": {EVIL: {EVIL: EVIL}}, "paper": {arms[0]: {f"edit{EVIL}@5x": 0.5, EVIL: 1e999}}}
+    mastery = {"metric": EVIL, "threshold": float("nan"), "passed": {arm: False for arm in arms}}
+    return spoilt(record()) | names | {"arms": arms, "seeds": [0, f"1{EVIL}", float("nan")], "measured": measured, "mastery": mastery, "verdict": "reproduced"}
 
 
 @pytest.mark.parametrize("slug", [f"toy{EVIL}", "../../escaped", "index", "a" * 5000, None])
@@ -324,13 +323,13 @@ def test_a_hostile_record_is_only_text(tmp_path, pages, slug):
     written = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
     assert all(path.parts[:2] == ("deep", "report") for path in written)
     assert len([path for path in written if path.suffix == ".html"]) == 2
-    good = {name: {a[:2] for a in Page(source).attributes} for name, source in pages.items()}
+    usual = {attribute[:2] for source in pages.values() for attribute in Page(source).attributes} | {("p", "class"), ("li", "class")}
     for path in out.glob("*.html"):
-        page, like = Page(path.read_text(encoding="utf-8")), good["index.html" if path.name == "index.html" else "toy.html"]
+        page = Page(path.read_text(encoding="utf-8"))
         assert page.elements.count("script") == (1 if path.name == "index.html" else 2)
         assert page.elements.count("style") == 1
         assert "img" not in page.elements
-        assert {a[:2] for a in page.attributes} <= like | {("p", "class"), ("li", "class")}
+        assert {attribute[:2] for attribute in page.attributes} <= usual
         assert "<img src=x onerror=alert(2)>" in page.data["text"]
         assert "{{7*7}}" in page.data["text"]
 
@@ -340,7 +339,7 @@ def test_a_hostile_record_is_only_text(tmp_path, pages, slug):
 def test_any_field_may_be_of_a_wrong_type(key, value):
     view = View(record(**{key: value}))
     assert isinstance(view.headline + view.command + view.condition + view.key, str)
-    assert [s.sentence for s in view.statements] is not None
+    assert all(isinstance(s.sentence, str) for s in view.statements)
 
 
 @pytest.mark.parametrize("value", ["text", {"a": {"b": {"c": 1}}}], ids=repr)

@@ -47,7 +47,7 @@ def test_workers_measure_every_pair_and_a_record_comes_out(toy, tmp_path, monkey
     assert problems(record) == []
     assert os.environ["OMP_NUM_THREADS"] == "2"
     assert record["measured"]["hint"]["1"]["threads"] == record["threads"] == 1
-    assert (record["arms"], record["seeds"], record["verdict"]) == (["standard", "hint", "other"], [0, 1], "undecided")  # two seeds: a wide interval
+    assert (record["arms"], record["seeds"], record["verdict"]) == (["standard", "hint", "other"], [0, 1], "reproduced")
     assert record["fingerprint"] == {"weights": "ab", "loss": 2.0}
 
     assert events[0] == {"event": "start", "pairs": 6, "finished": 0, "core_minutes": 12.0, "folder": str(run_folder(folder, "small", toy.hash("small")))}
@@ -59,7 +59,7 @@ def test_workers_measure_every_pair_and_a_record_comes_out(toy, tmp_path, monkey
     last = [event for event in events if event["event"] == "step" and event["step"] == event["steps"]]
     assert {(event["arm"], event["seed"]) for event in last} == set(started)
     assert all(event["values"] == {"loss": 1 / 3} for event in last)
-    assert (events[-1]["event"], events[-1]["verdict"]) == ("record", "undecided")
+    assert (events[-1]["event"], events[-1]["verdict"]) == ("record", "reproduced")
     assert json.dumps(read_record(events[-1]["path"])) == json.dumps(record)
 
     run = Path(events[0]["folder"])
@@ -75,6 +75,13 @@ def test_workers_measure_every_pair_and_a_record_comes_out(toy, tmp_path, monkey
     assert json.dumps(run_claim(toy, folder=folder, progress=again.append, argv=["trimtab", "run", "toy", "--json"])) == json.dumps(record)
     assert (kinds(again), again[0]["finished"], len(find_records(folder))) == (["start", "record"], 6, 1)
     assert lasting(here(toy, tmp_path / "other", workers=1)) == lasting(record)  # one worker or two
+
+
+def test_torch_has_one_thread_in_a_worker(altered, tmp_path, monkeypatch):
+    monkeypatch.setenv("MKL_NUM_THREADS", "2")
+    toy = altered(("import os\n", "import os\n\nimport torch\n"), ('float(os.environ["OMP_NUM_THREADS"])', "torch.get_num_threads()"))
+    record = here(toy, tmp_path, workers=1, seeds=[0], arms=["hint"])
+    assert (record["measured"]["hint"]["0"]["threads"], record["threads"]) == (1, 1)
 
 
 def test_whatever_befalls_a_pair_the_others_go_on_and_a_second_call_finishes(toy, tmp_path, monkeypatch):

@@ -207,7 +207,7 @@ def test_slope_equals_numpys_fit():
 
 @pytest.mark.parametrize(
     ("metric", "point"),
-    [("exact@8", ("exact", 8)), ("edit@5x", ("edit@x", 5)), ("a@b@0.5", ("a@b", 0.5)), ("loss", ("loss", None)), ("at@home", ("at@home", None)), ("@8", ("@8", None))],
+    [("exact@8", ("exact", 8)), ("edit@5x", ("edit@x", 5)), ("a@b@0.5", ("a@b", 0.5)), ("loss", ("loss", None)), ("at@home", ("at@home", None))],
 )
 def test_curve_points(metric, point):
     assert curve_point(metric) == point

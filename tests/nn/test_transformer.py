@@ -276,7 +276,13 @@ def test_own_attention_feed_forward_and_norm():
 
     made = []
     model = Transformer(
-        7, 4, 2, 2, attention=lambda layer, dim, heads: made.append((layer, dim, heads)) or Mean(), ffn=lambda dim, ffn_dim: nn.Linear(dim, dim), norm=lambda dim: nn.Identity()
+        7,
+        4,
+        2,
+        2,
+        attention=lambda layer, dim, heads: made.append((layer, dim, heads)) or Mean(),
+        ffn=lambda dim, ffn_dim: nn.Linear(dim, dim),
+        norm=lambda dim: nn.Identity(),
     )
     assert made == [(0, 4, 2), (1, 4, 2)]
     ids = torch.tensor([[1, 2, 3]])
@@ -431,9 +437,10 @@ def test_dropout_acts_in_training_only():
     torch.testing.assert_close(model(ids), make("plain").eval()(ids))
 
 
-@pytest.mark.parametrize("name", ["plain", "rope", "learned", "looped", "fire", "tempered"])
+@pytest.mark.parametrize("name", ["rope, looped", "tempered, fire, grouped"])
 @pytest.mark.usefixtures("annotations_off")
 def test_compiles_without_a_graph_break(name):
+    torch.compiler.reset()
     model, ids = make(name), draw_ids(2, 5)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(ids), model(ids))
@@ -503,7 +510,7 @@ def test_a_scheme_that_embeds_cannot_be_one_a_block():
         (lambda m, i: m(i, attention_mask=LEFT[:, :4]), r"= \(3, 5\), got \(3, 4\)"),
         (lambda m, i: m(i, schedule=[]), "one or more block indices"),
         (lambda m, i: m(i, schedule=[5]), r"in 0 .. 1, got \[5\]"),
-        (lambda m, i: m(i, cache=KVCache(3, 9)), "schedule of 3 blocks and this call runs 2"),
+        (lambda m, i: m(i, cache=KVCache(3, 9)), "schedule of 3 blocks, this call runs 2"),
         (lambda m, i: m(i, cache=KVCache(2, 4)), "room for 4 positions, holds 0 and got 5 more"),
         (lambda m, i: m.generate(i, max_new_tokens=0), "max_new_tokens must be an integer >= 1, got 0"),
         (lambda m, i: m.generate(i, max_new_tokens=1, temperature=-1.0), "temperature must be finite and >= 0, got -1"),

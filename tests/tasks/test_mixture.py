@@ -11,7 +11,7 @@ MAIN = Sorting(vocab=6, lengths=(1, 8))
 HINTS = [{}, {MAIN: 0.5}, {Successor(MAIN): 0.5}, {Successor(MAIN, 9): 0.3}, {Count(MAIN): 1.5}, {Count(MAIN): 0.2, Successor(MAIN): 0.3, MAIN: 0.1}]
 
 
-@pytest.mark.parametrize("hints", HINTS, ids=str)
+@pytest.mark.parametrize("hints", HINTS, ids=lambda hints: TaskMixture(MAIN, hints).name)
 def test_main_rows_are_the_same_bits_whatever_the_hints(hints):
     mixture = TaskMixture(MAIN, hints)
     wider = 0
@@ -54,7 +54,7 @@ def test_the_main_task_as_its_own_hint_brings_other_examples():
         assert not {tuple(row) for row in batch[:50].tolist()} & {tuple(row) for row in batch[50:].tolist()}
 
 
-@pytest.mark.parametrize("hints", HINTS, ids=str)
+@pytest.mark.parametrize("hints", HINTS, ids=lambda hints: TaskMixture(MAIN, hints).name)
 def test_contract(hints):
     check_task(TaskMixture(MAIN, hints))
 

@@ -129,6 +129,7 @@ def run_pair(
     work, pairs = folder / "work" / name, folder / "pairs"
     work.mkdir(parents=True, exist_ok=True)
     pairs.mkdir(exist_ok=True)
+    _git()  # of the code that is loaded now; a commit made during a long measurement has no part in it
     wall, cpu = time.perf_counter(), time.process_time()
     metrics = finite(claim.measure(arm, seed, settings, PairRun(work, progress, device)))
     if lacking := claim.lacks(arm, metrics):

@@ -106,8 +106,8 @@ def build_record(
         **origins[-1],
         "mixed": [name for name in origins[-1] if any(origin[name] != origins[-1][name] for origin in origins)],
         "time": (now or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "wall_time": sum(pair["wall_time"] for pair in pairs),
-        "core_minutes": sum(pair["core_minutes"] for pair in pairs),
+        "wall_time": round(sum(pair["wall_time"] for pair in pairs), 3),
+        "core_minutes": round(sum(pair["core_minutes"] for pair in pairs), 5),
         "seconds": {arm: {str(seed): table[arm, seed]["wall_time"] for seed in seeds} for arm in arms},
     }
 

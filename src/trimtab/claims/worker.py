@@ -43,7 +43,6 @@ def serve() -> None:
     """Run pairs until the input ends."""
     stream, out = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
     faulthandler.enable()
     request = json.loads(stream.readline())
     folder, inbox = Path(request["folder"]), queue.SimpleQueue()

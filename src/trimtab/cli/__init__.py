@@ -1,6 +1,6 @@
 """The ``trimtab`` command. Thin: each command is a typed function in the module of its name, imported when it is called."""
 
-import os
+import io
 import sys
 from collections.abc import Sequence
 
@@ -30,7 +30,8 @@ trimtab run task-hinting --size smoke        its claim, in seconds
 trimtab report --open                        everything measured so far
 """
 
-EPILOG = "Exit codes: 0 it ran, 1 the job failed, 2 the call was wrong, 3 --require was not met, 130 interrupted. Results go to stdout, progress to stderr; NO_COLOR is honoured."
+EPILOG = """Exit codes: 0 it ran, 1 the job failed, 2 the call was wrong, 3 --require was not met, 130 interrupted.
+Results go to stdout, progress to stderr; NO_COLOR is honoured."""
 
 trimtab = click.version_option(package_name="trimtab", message="trimtab %(version)s")(Commands("trimtab", COMMANDS, help=HELP, epilog=EPILOG))
 
@@ -56,9 +57,11 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _run(args: Sequence[str] | None) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without a sign such as "−" shows "?", and the job goes on
     try:
         code = trimtab.main(args, prog_name="trimtab", standalone_mode=False)
-        sys.stdout.flush()  # here, where a closed pipe can still be caught
         return code or 0
     except click.Abort:  # what click makes of Ctrl-C
         click.echo("Interrupted.", err=True)
@@ -66,10 +69,6 @@ def _run(args: Sequence[str] | None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except BrokenPipeError:
-        # The reader (head, less) has what it wanted. Python flushes once more on its way out: give that somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except (TrimtabError, OSError) as error:
         click.echo(f"Error: {error}", err=True)
         return 2 if isinstance(error, UsageError) else 1

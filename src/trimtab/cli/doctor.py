@@ -16,7 +16,7 @@ from trimtab import __version__
 from trimtab.claims import read_record, stale
 from trimtab.claims.pair import origin
 from trimtab.claims.report import gather, packaged
-from trimtab.cli.terminal import paragraph, table
+from trimtab.cli.terminal import near, paragraph, table
 
 
 def doctor(*, fingerprints: bool = False, json_: bool = False) -> None:
@@ -30,15 +30,19 @@ def doctor(*, fingerprints: bool = False, json_: bool = False) -> None:
     if json_:
         click.echo(json.dumps(found, indent=1))
         return
-    rows = [("trimtab", found["trimtab"] + (f", commit {found['commit'][:12]}{' with changes' if found['dirty'] else ''}" if found["commit"] else "")), ("python", found["python"])]
-    rows += [*found["libraries"].items(), ("system", found["system"]), ("devices", ", ".join(found["devices"])), ("cores, threads", f"{found['cores']}, {found['threads']}")]
+    commit = f", commit {found['commit'][:12]}{' with changes' if found['dirty'] else ''}" if found["commit"] else ""
+    rows = [("trimtab", found["trimtab"] + commit), ("python", found["python"]), *found["libraries"].items(), ("system", found["system"])]
+    rows += [("devices", ", ".join(found["devices"])), ("cores", str(found["cores"])), ("threads", str(found["threads"]))]
     table(["what", "found"], rows)
     click.echo()
-    table(["extra", "state"], [(name, "installed" if not state["missing"] else f"missing {', '.join(state['missing'])}; {state['install']}") for name, state in found["extras"].items()])
+    states = {
+        name: f"missing {', '.join(state['missing'])}; {state['install']}" if state["missing"] else "installed" for name, state in found["extras"].items()
+    }
+    table(["extra", "state"], [*states.items()])
     click.echo()
     click.echo(f"{found['folder']} {'can be written' if found['writable'] else 'can NOT be written: go elsewhere or use --out'}")
     for record in found["records"]:
-        click.echo(paragraph(f"{record['path']}: {'stale: ' + record['stale'] if record['stale'] else 'up to date'}", "    ", ""))
+        click.echo(paragraph(f"{near(Path(record['path']))}: {'stale: ' + record['stale'] if record['stale'] else 'up to date'}", "    ", ""))
     for line in found["unreadable"]:
         click.echo(paragraph(f"unreadable: {line}", "    ", ""))
     if not found["records"]:

@@ -9,7 +9,7 @@ import click
 from trimtab.claims import read_record, slugs
 from trimtab.claims.report.view import View
 from trimtab.cli.run import measure
-from trimtab.cli.terminal import statements, table, verdict
+from trimtab.cli.terminal import near, statements, table, verdict
 from trimtab.core import UsageError
 
 
@@ -23,7 +23,7 @@ def replay(record: Path, *, out: Annotated[Path | None, "DIR"] = None, device: s
         out: folder for the new record; default ./trimtab-runs/CLAIM/replay-NAME.
         device: where to compute.
         workers: processes of one thread each.
-        json_: print agreement, both verdicts and the new record's path as JSON.
+        json_: print agreement (null where the record has no verdict), both verdicts and the new record's path as JSON.
 
     Example:
         trimtab replay records/task-hinting/small-20261201T120000Z.json
@@ -36,7 +36,7 @@ def replay(record: Path, *, out: Annotated[Path | None, "DIR"] = None, device: s
     new, done = measure(slug, old["size"], old["seeds"], old["arms"], folder, workers, device)
     before = {s["name"]: s["verdict"] for s in old["statements"] if s["primary"]}
     after = {s["name"]: s["verdict"] for s in new["statements"] if s["primary"]}
-    agree = old["verdict"] == new["verdict"] and before == after
+    agree = old["verdict"] == new["verdict"] and before == after if old["verdict"] else None
     same_claim = old["claim_hash"] == new["claim_hash"]
     if json_:
         found = {"slug": slug, "agree": agree, "recorded": old["verdict"], "replayed": new["verdict"], "same_claim": same_claim, "record": str(done.path)}
@@ -49,7 +49,7 @@ def replay(record: Path, *, out: Annotated[Path | None, "DIR"] = None, device: s
     table(["primary statement", "recorded", "replayed"], rows)
     click.echo()
     click.echo(f"recorded: {verdict(View(old))}\nreplayed: {verdict(done.view)}")
-    click.secho("They agree." if agree else "They do NOT agree.", bold=True)
+    click.secho({True: "They agree.", False: "They do NOT agree.", None: "The record has no verdict to agree with."}[agree], bold=True)
     if not same_claim:
         click.echo("The claim file is not the one that the record was made with, so the two may differ for that reason.")
-    click.echo(f"record   {done.path}")
+    click.echo(f"record   {near(done.path)}")

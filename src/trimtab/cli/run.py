@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 import click
 
 from trimtab.claims import load, run_claim, slugs
-from trimtab.claims.report import Entry, deciding, entry, gather, method, packaged, write_report
-from trimtab.cli.terminal import Progress, curves, mastered, statements, verdict
+from trimtab.claims.report import Entry, deciding, gather, method, packaged, read_entry, write_report
+from trimtab.cli.terminal import Progress, curves, mastered, near, statements, verdict
 from trimtab.core import UsageError, cards, unknown
 
 Verdict = Literal["reproduced", "partly", "undecided", "contradicted", "invalid"]
@@ -61,7 +61,7 @@ def run(
     else:
         _print(lead, deciding([e for e in entries if e is not lead], slug))
     places = [("record", lead.path), ("report", page), ("figures", page.parent / "figures")]
-    click.echo("".join(f"{what:<9}{path}\n" for what, path in places), err=json_, nl=False)
+    click.echo("".join(f"{what:<9}{near(path)}\n" for what, path in places), err=json_, nl=False)
     return 3 if require and record["verdict"] != require else 0
 
 
@@ -94,7 +94,9 @@ def claim_slug(name: str) -> str:
     raise unknown("method", name, sorted({*cards(), *claims}))
 
 
-def measure(slug: str, size: str, seeds: Iterable[int] | None, arms: Iterable[str] | None, folder: Path, workers: int, device: str) -> tuple[dict[str, Any], Entry]:
+def measure(
+    slug: str, size: str, seeds: Iterable[int] | None, arms: Iterable[str] | None, folder: Path, workers: int, device: str
+) -> tuple[dict[str, Any], Entry]:
     """Run a claim with progress on stderr; the record, as it was written and as the report shows it."""
     if workers < 1:
         raise UsageError(f"workers must be at least 1, got {workers}")
@@ -114,7 +116,7 @@ def measure(slug: str, size: str, seeds: Iterable[int] | None, arms: Iterable[st
     except KeyboardInterrupt as stop:
         click.echo(f"\n{stop}\nTo go on: {shlex.join(['trimtab', *sys.argv[1:]])}", err=True)
         raise
-    return record, entry(written[0].resolve())
+    return record, read_entry(written[0].resolve())
 
 
 def _writable(folder: Path) -> None:

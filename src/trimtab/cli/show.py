@@ -7,7 +7,7 @@ import click
 from trimtab.claims import slugs
 from trimtab.claims.report.library import deciding, gather, method, packaged
 from trimtab.cli.terminal import paragraph, verdict
-from trimtab.core import card, cards
+from trimtab.core import card
 
 
 def show(method_: str, *, paper: bool = False) -> None:
@@ -20,7 +20,7 @@ def show(method_: str, *, paper: bool = False) -> None:
     Example:
         trimtab show task-hinting --paper
     """
-    about = card(method_ if method_ in cards() else method(method_) if method_ in slugs() else method_)
+    about = card(method(method_) or method_ if method_ in slugs() else method_)
     click.secho(about.name, bold=True)
     click.echo(paragraph(f"{about.paper}, {about.year}" + (f", arXiv {about.arxiv}, https://arxiv.org/abs/{about.arxiv}" if about.arxiv else "")))
     click.echo()
@@ -42,9 +42,10 @@ def show(method_: str, *, paper: bool = False) -> None:
     mine = [slug for slug in slugs() if method(slug) == about.slug]
     entries, _ = gather([packaged(), Path("trimtab-runs")])
     for slug in mine:
-        entry = deciding(entries, slug)
-        click.echo(paragraph(f"{slug}: {verdict(entry.view) if entry else 'no verdict yet'}{f'; stale: {entry.stale}' if entry and entry.stale else ''}", "    ", "  "))
-        for s in entry.view.primary if entry else ():
+        found = deciding(entries, slug)
+        word = verdict(found.view) + (f"; stale: {found.stale}" if found.stale else "") if found else "no verdict yet"
+        click.echo(paragraph(f"{slug}: {word}", "    ", "  "))
+        for s in found.view.primary if found else ():
             click.echo(paragraph(f"{s.sentence}, paper {s.paper}", "      ", "    "))
         click.echo(f"    trimtab run {slug}")
     if not mine:

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
 
@@ -22,6 +23,12 @@ def width() -> int:
 def paragraph(text: str, indent: str = "", first: str | None = None) -> str:
     """Text wrapped to the terminal, never wider than a book's page."""
     return click.wrap_text(text, width=min(width(), 100), initial_indent=indent if first is None else first, subsequent_indent=indent)
+
+
+def near(path: Path) -> Path:
+    """A path as one would type it from here."""
+    here = Path.cwd()
+    return path.resolve().relative_to(here) if path.resolve().is_relative_to(here) else path
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), lines: bool = False) -> None:
@@ -44,7 +51,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
     for k, name in enumerate(columns):
         drawn.add_column(Text(name), justify="right" if k in right else "left", overflow="fold")
     for row in rows:
-        drawn.add_row(*map(Text, row))
+        drawn.add_row(*map(Text, row), style="bold" if not any(row[1:]) else None)  # the head of a group
     Out(width=width(), soft_wrap=False).print(drawn)
 
 
@@ -62,15 +69,15 @@ def curves(view: View) -> None:
         rows = [row for f in families for row in _rows(view, f, points)]
         table(["length", *(f"{x:g}{suffix}" for x in points)], rows, right=range(1, len(points) + 1))
         click.echo()
-    scalars = [f for f in view.families if not f.points]
-    if scalars:
-        arms = [arm for arm in view.arms if any(arm in f.bands for f in scalars)]
-        table(["", *arms], [[f.name, *(shown(f.bands.get(arm, {}).get(0.0, (None,))[0]) + _paper(f, arm) for arm in arms)] for f in scalars], right=range(1, len(arms) + 1))
+    if scalars := [f for f in view.families if not f.points]:
+        rows = [[f.name, *(_number(f, arm) for arm in view.arms)] for f in scalars]
+        table(["", *view.arms], rows, right=range(1, len(view.arms) + 1))
         click.echo()
 
 
-def _paper(family: Family, arm: str) -> str:
-    return f" (paper {shown(family.paper[arm][0.0])})" if family.paper.get(arm) else ""
+def _number(family: Family, arm: str) -> str:
+    measured = shown(family.bands[arm][0.0][0]) if arm in family.bands else ""
+    return f"{measured} (paper {shown(family.paper[arm][0.0])})" if family.paper.get(arm) else measured
 
 
 def _rows(view: View, family: Family, points: Sequence[float]) -> list[list[str]]:
@@ -89,15 +96,21 @@ def statements(view: View) -> None:
     for s in view.statements:
         word = f"{MARKS[s.verdict]} {s.verdict}" if s.verdict else "– no verdict"
         click.echo(f"{word:<15}{s.name}{'' if s.primary else ' (secondary)'}")
-        numbers = "not measured" if s.estimate is None else shown(s.estimate, True) + (f" [{shown(s.low, True)}, {shown(s.high, True)}]" if s.low is not None else "")
-        details = [numbers, f"margin {exact(s.margin)}", f"paper {s.paper}" if s.paper != "–" else "", s.note]
+        interval = f" [{shown(s.low, True)}, {shown(s.high, True)}]" if s.low is not None else ""
+        details = [
+            "not measured" if s.estimate is None else shown(s.estimate, True) + interval,
+            f"margin {exact(s.margin)}",
+            f"paper {s.paper}" if s.paper != "–" else "",
+            s.note,
+        ]
         click.echo(paragraph(", ".join(filter(None, details)), " " * 15))
 
 
 def mastered(view: View) -> None:
     """Whether each arm learnt its training task."""
     if view.mastered:
-        click.echo(paragraph(f"Mastered the training task ({view.condition}): " + ", ".join(f"{arm} {'yes' if ok else 'NO'}" for arm, ok in view.mastered.items()), "  ", ""))
+        words = ", ".join(f"{arm} {'yes' if ok else 'NO'}" for arm, ok in view.mastered.items())
+        click.echo(paragraph(f"Mastered the training task ({view.condition}): {words}", "  ", ""))
 
 
 class Progress:
@@ -122,8 +135,8 @@ class Progress:
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bars
 
-            columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[values]}", markup=False))
-            self.bars = Bars(*columns, console=Console(stderr=True), transient=True)
+            first, last = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[values]}", markup=False)
+            self.bars = Bars(first, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), last, console=Console(stderr=True), transient=True)
             self.bars.start()
         return self
 
@@ -159,13 +172,13 @@ class Progress:
             self.bars.update(self.tasks[key], completed=event["step"], total=event["steps"], values=_values(event["values"]))
         elif time.monotonic() - self.last >= _EVERY:
             self.last = time.monotonic()
-            at = "; ".join(f"{arm}, seed {seed}: {step}/{steps} {_values(values)}".rstrip() for (arm, seed), (step, steps, values) in self.running.items() if steps)
-            self._say(f"{self.finished} of {self.pairs} finished{self._left()}; {at}")
+            at = [f"{arm}, seed {seed}: {step}/{steps} {_values(values)}".rstrip() for (arm, seed), (step, steps, values) in self.running.items() if steps]
+            self._say(f"{self.finished} of {self.pairs} finished{self._left()}; {'; '.join(at)}")
 
     def _left(self) -> str:
         done = self.finished - self.before + sum(step / steps for step, steps, _ in self.running.values() if steps)
         left = self.pairs - self.before - done
-        return f", about {_minutes((time.monotonic() - self.began) / 60 * left / done)} left" if done > 0.02 else ""
+        return f", about {_minutes((time.monotonic() - self.began) / 60 * left / done)} left" if done > 0.05 else ""
 
     def _ended(self, event: dict[str, Any]) -> None:
         key = event["arm"], event["seed"]
@@ -189,7 +202,7 @@ class Progress:
 
 
 def _values(values: dict[str, float]) -> str:
-    return " ".join(f"{name} {value:.3g}" for name, value in [*values.items()][:2])
+    return " ".join([f"{name} {value:.3g}" for name, value in values.items() if name != "step"][:2])
 
 
 def _minutes(minutes: float) -> str:

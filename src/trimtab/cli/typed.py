@@ -5,7 +5,9 @@ Positional parameters become arguments and keyword-only ones options: ``bool`` a
 """
 
 import inspect
+import os
 import re
+import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
@@ -36,17 +38,15 @@ def _parameter(parameter: inspect.Parameter, hint: Any, line: str | None) -> cli
         kind: Any = click.Choice(get_args(hint))
     else:
         kind = click.Path(path_type=Path) if hint is Path else hint
-    needed = parameter.default is parameter.empty
-    default = None if needed else parameter.default
     name = parameter.name.rstrip("_")  # json_ and the like, where the plain name is taken in Python
+    needed = parameter.default is parameter.empty
+    settings: dict[str, Any] = {"required": True} if needed else {"default": parameter.default}
     if parameter.kind is not parameter.KEYWORD_ONLY:
-        return click.Argument([parameter.name], type=kind, required=needed, default=default, metavar=metavar or name.upper())
-    flag = hint is bool
-    shown = not flag and default not in (None, ())
-    option = "--" + name.replace("_", "-")
-    return click.Option(
-        [option, parameter.name], type=None if flag else kind, is_flag=flag, default=default, required=needed, multiple=multiple, help=line, metavar=metavar, show_default=shown
-    )
+        shown = metavar or name.upper()
+        return click.Argument([parameter.name], type=kind, metavar=shown if needed else f"[{shown}]", **settings)
+    settings |= {"is_flag": True} if hint is bool else {"type": kind, "multiple": multiple, "metavar": metavar}
+    settings["show_default"] = hint is not bool and settings.get("default") not in (None, ())
+    return click.Option(["--" + name.replace("_", "-"), parameter.name], help=line, **settings)
 
 
 def command(function: Callable[..., int | None]) -> click.Command:
@@ -109,6 +109,16 @@ class Commands(click.Group):
             hint = f"did you mean {near[0]!r}? " if near else ""
             ctx.fail(f"unknown command {args[0]!r}; {hint}allowed: {', '.join(self.table)}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            code = super().invoke(ctx)
+            sys.stdout.flush()  # here, where a closed pipe can still be caught
+            return code
+        except BrokenPipeError:
+            # The reader (head, less) has what it wanted. Python flushes once more on its way out: give that somewhere to go.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            return 0
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

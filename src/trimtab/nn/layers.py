@@ -145,7 +145,16 @@ class Block(nn.Module):
         dropout: of each branch before it is added, in training.
     """
 
-    def __init__(self, attention: nn.Module, ffn: nn.Module, attention_norm: nn.Module, ffn_norm: nn.Module, *, positions: Positions | None = None, dropout: float = 0.0):
+    def __init__(
+        self,
+        attention: nn.Module,
+        ffn: nn.Module,
+        attention_norm: nn.Module,
+        ffn_norm: nn.Module,
+        *,
+        positions: Positions | None = None,
+        dropout: float = 0.0,
+    ):
         super().__init__()
         self.attention_norm, self.attention = attention_norm, attention
         self.ffn_norm, self.ffn = ffn_norm, ffn

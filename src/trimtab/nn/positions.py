@@ -1,9 +1,11 @@
 """Where a token is: the three places at which a position scheme can act, and the schemes every model needs.
 
-A scheme is an ``nn.Module``. It may add to the embeddings, turn queries and keys, or bias the attention scores; :class:`Positions` does none of these, which is a model without position
-encoding (NoPE: a causal mask alone lets a model tell positions apart). A new scheme overrides what it needs and is handed to the model as an object.
+A scheme is an ``nn.Module``. It may add to the embeddings, turn queries and keys, or bias the attention scores; :class:`Positions` does none of these, which
+is a model without position encoding (NoPE: the causal mask alone lets a model tell positions apart). A new scheme overrides what it needs and is handed to the
+model as an object.
 
-Rotary embeddings: RoFormer (arXiv 2104.09864), pairs (2k, 2k + 1) as in the paper. Angles are computed in float32 at least, since bf16 cannot tell position 256 from 257.
+Rotary embeddings: RoFormer (arXiv 2104.09864), pairs (2k, 2k + 1) as in the paper. Angles are computed in float32 at least, since bf16 cannot tell position 256
+from 257.
 """
 
 import torch
@@ -17,8 +19,8 @@ from trimtab.nn.weights import drawn
 class Positions(nn.Module):
     """No position encoding, and the base of every scheme.
 
-    Positions count a row's own tokens from 0, without its padding. A scheme must depend on nothing but the positions it is given: then a cached step, which sees one query, gives what the
-    parallel forward gives.
+    Positions count a row's own tokens from 0, without its padding. A scheme must depend on nothing but the positions it is given: then a cached step, which
+    sees one query, gives what the parallel forward gives.
 
     Attributes:
         max_length: longest sequence the scheme can place, or None. The model checks it before anything runs.
@@ -56,7 +58,7 @@ class Positions(nn.Module):
         return q, k
 
     def bias(self, q_positions: Int[Tensor, "rows tokens"], k_positions: Int[Tensor, "rows keys"]) -> Float[Tensor, "rows heads tokens keys"] | None:
-        """What to add to the attention scores, or None. It need not mask: entries a query may not see are overwritten, but they must not be NaN."""
+        """What to add to the attention scores, or None. It need not mask: where a query may not look, the value is not used."""
         return None
 
 
@@ -75,7 +77,15 @@ class Learned(Positions):
         torch.Size([2, 3, 4])
     """
 
-    def __init__(self, max_length: int, dim: int, *, generator: torch.Generator | None = None, device: torch.device | str | None = None, dtype: torch.dtype | None = None):
+    def __init__(
+        self,
+        max_length: int,
+        dim: int,
+        *,
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
         super().__init__()
         self.max_length = max_length
         self.table = drawn(nn.Embedding, max_length, dim, generator=generator, device=device, dtype=dtype)

@@ -14,7 +14,8 @@ def sample(logits: Float[Tensor, "*batch vocab"], temperature: float, generator:
     Args:
         logits: of one position.
         temperature: >= 0.
-        generator: on the CPU whatever the device, so that all devices draw alike; a row's draw depends on its place and not on the other rows. None draws from torch's global stream.
+        generator: on the CPU whatever the device, so that all devices draw alike; a row's draw depends on its place and not on the other rows. None draws from
+            torch's global stream.
 
     Example:
         >>> sample(torch.tensor([[0.0, 5.0, 1.0]]), 0.0)

@@ -1,6 +1,7 @@
 """A model in a folder: weights as safetensors, and the arguments that make it anew as JSON.
 
-The weights' header repeats the arguments, so that two files which do not belong together (a crash between the two writes, a file copied by hand) are told apart from two which do.
+The weights' header repeats the arguments, so that two files which do not belong together (a crash between the two writes, a file copied by hand) are told apart
+from two which do.
 """
 
 import json
@@ -18,17 +19,23 @@ Model = TypeVar("Model", bound=nn.Module)
 
 # what an object or a factory may fill; a name stands for itself, anything else must come back from the caller
 SEAMS = ("positions", "norm", "ffn", "score_scale", "attention")
-_OPTIONAL_INT = (int, type(None))
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    "vocab_size": int, "dim": int, "layers": int, "heads": int, "kv_heads": int, "ffn_dim": int, "max_length": _OPTIONAL_INT, "schedule": (list, type(None)),
-    "tied": bool, "bias": bool, "dropout": (int, float), "causal": bool, **dict.fromkeys(SEAMS, (str, dict, type(None))),
-}  # fmt: skip
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("vocab_size", "dim", "layers", "heads", "kv_heads", "ffn_dim"), (int,)),
+    **dict.fromkeys(("positions", "norm", "ffn"), (str, dict)),
+    **dict.fromkeys(("score_scale", "attention"), (dict, type(None))),
+    **dict.fromkeys(("tied", "bias", "causal"), (bool,)),
+    "max_length": (int, type(None)),
+    "schedule": (list, type(None)),
+    "dropout": (int, float),
+}
 
 
-def _kind(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"a sequence of {_kind(value[0])}"
-    return getattr(value, "__name__", type(value).__name__)
+def described(value: Any) -> Any:
+    """What a file says of a seam's value: a name or None as it is, of an object what kind it is."""
+    if value is None or isinstance(value, str):
+        return value
+    first, how = (value[0], "a sequence of ") if isinstance(value, list | tuple) else (value, "")
+    return {"object": how + getattr(first, "__name__", type(first).__name__)}
 
 
 def save(folder: str | Path, model: str, settings: dict[str, Any], state: dict[str, Tensor]) -> None:
@@ -37,13 +44,12 @@ def save(folder: str | Path, model: str, settings: dict[str, Any], state: dict[s
     Args:
         folder: made where it is not there.
         model: name of the class.
-        settings: its constructor's arguments.
+        settings: its constructor's arguments, objects as :func:`described`.
         state: its ``state_dict()``.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    config = {name: {"object": _kind(value)} if name in SEAMS and not isinstance(value, (str, type(None))) else value for name, value in settings.items()}
-    config = {"model": f"trimtab.nn.{model}", "version": 1, **config}
+    config = {"model": f"trimtab.nn.{model}", "version": 1, **settings}
     tensors, held = {}, set()
     for name, value in state.items():
         value = value.detach().cpu().contiguous()
@@ -76,7 +82,7 @@ def read(folder: str | Path, model: str, objects: dict[str, Any]) -> tuple[dict[
     except (SafetensorError, OSError) as error:
         raise DamagedFile(f"{weights} should be a whole safetensors file and is not: {error}; save the model again") from error
     if written != json.dumps(config, sort_keys=True):
-        raise DamagedFile(f"{folder} should hold two files saved together, and config.json is not the one that model.safetensors was saved with; save the model again")
+        raise DamagedFile(f"{folder} should hold two files saved together, and its config.json does not go with its model.safetensors; save the model again")
     _check_sizes(config, tensors, weights)
     return {name: value for name, value in config.items() if name in _KINDS} | objects, tensors
 
@@ -107,7 +113,8 @@ def _check_config(config: Any, model: str, path: Path) -> None:
     if not isinstance(config, dict) or config.get("model") != model or config.get("version") != 1:
         found = {name: config.get(name) for name in ("model", "version")} if isinstance(config, dict) else type(config).__name__
         raise DamagedFile(f"{path} should describe a {model}, version 1, and has {found}")
-    wrong = [name for name, kind in _KINDS.items() if name not in config or not isinstance(config[name], kind) or (kind is not bool and isinstance(config[name], bool))]
+    # by the exact type, since True is an int too
+    wrong = [name for name, kinds in _KINDS.items() if name not in config or type(config[name]) not in kinds]
     if wrong:
         shown = ", ".join(f"{name}={config[name]!r}" if name in config else f"no {name}" for name in wrong)
         raise DamagedFile(f"{path} should hold every setting of a {model}, each of its type, and has {shown}")
@@ -119,8 +126,8 @@ def _check_objects(config: dict[str, Any], objects: dict[str, Any]) -> None:
             raise unknown("object", name, SEAMS)
     own = {name: config[name].get("object") for name in SEAMS if isinstance(config[name], dict)}
     if missing := [name for name in own if name not in objects]:
-        what = " and ".join(f"{name} ({own[name]})" for name in missing)
-        raise UsageError(f"the model was saved with objects that files cannot hold: {what}; hand them back: load(folder, {', '.join(f'{name}=...' for name in missing)})")
+        what, call = " and ".join(f"{name} ({own[name]})" for name in missing), ", ".join(f"{name}=..." for name in missing)
+        raise UsageError(f"the model was saved with objects that files cannot hold: {what}; hand them back: load(folder, {call})")
     if extra := [name for name in objects if name not in own]:
         raise UsageError(f"{extra[0]} must be left out: the model was saved with {extra[0]}={config[extra[0]]!r}")
 

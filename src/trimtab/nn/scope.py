@@ -49,10 +49,7 @@ def look(
     """
     past = 0 if cache is None else cache.length
     keys = past + tokens
-    if keep is None:
-        key_positions = torch.arange(keys, device=device)[None]
-    else:
-        key_positions = (keep.cumsum(1) - 1).clamp(min=0)
+    key_positions = torch.arange(keys, device=device)[None] if keep is None else (keep.cumsum(1) - 1).clamp(min=0)
     positions = key_positions[:, past:]
     seen = positions if causal else key_positions[:, -1:].expand(positions.shape)
 

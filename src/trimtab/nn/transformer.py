@@ -1,9 +1,10 @@
 """The decoder-only Transformer that every claim on text uses.
 
-What methods change are seams, filled by objects: the position scheme, the attention score scale, attention itself, the feed-forward, the norm, and the order in which blocks run. A new method
-brings an object; this file does not know it.
+What methods change are seams, filled by objects: the position scheme, the attention score scale, attention itself, the feed-forward, the norm, and the order in
+which blocks run. A new method brings an object; this file does not know it.
 
-Initial weights as in GPT-2: normal with standard deviation 0.02, and each projection that ends a residual branch scaled by one over the square root of the number of branches.
+Initial weights as in GPT-2: normal with standard deviation 0.02, and in each projection that ends a residual branch that over the square root of the number of
+branches.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,8 +41,8 @@ class Transformer(nn.Module):
         positions: "none", "learned", "rope", a :class:`Positions` object that all blocks share, or a sequence of them, one a block.
         norm: "layer", "rms" or a factory (dim) -> module.
         ffn: "gelu", "swiglu" or a factory (dim, ffn_dim) -> module.
-        score_scale: factory (layer, heads) -> module (q [batch, heads, tokens, head_dim], visible [1 or batch, tokens]) -> q. ``visible`` is how many keys each query sees; scaling a query
-            by tau(visible) gives softmax(tau q k), cached or not.
+        score_scale: factory (layer, heads) -> module (q [batch, heads, tokens, head_dim], visible [1 or batch, tokens]) -> q. ``visible`` is how many keys each
+            query sees; scaling a query by tau(visible) gives softmax(tau q k), cached or not.
         attention: factory (layer, dim, heads) -> module (x, :class:`Scope`) -> x, in place of :class:`Attention`.
         schedule: order in which blocks run; a block named twice runs twice with the same weights. Default: each once.
         tied: whether the token embeddings are the output projection too.
@@ -61,6 +62,11 @@ class Transformer(nn.Module):
         torch.Size([1, 3, 11])
         >>> model.generate(ids, max_new_tokens=2).shape
         torch.Size([1, 5])
+
+    When not to use it: to run published checkpoints; Hugging Face transformers has their architectures.
+
+    References:
+        Attention Is All You Need, 2017, arXiv 1706.03762. Pre-norm blocks and initial weights: Language Models are Unsupervised Multitask Learners, 2019.
     """
 
     def __init__(
@@ -98,10 +104,12 @@ class Transformer(nn.Module):
             raise UsageError(f"kv_heads must divide heads, got kv_heads={kv_heads} and heads={heads}; kv_heads=1 and kv_heads={heads} always do")
         if not 0 <= dropout < 1:
             raise UsageError(f"dropout must be in [0, 1), got {dropout}")
-        self._settings: dict[str, Any] = dict(
-            vocab_size=vocab_size, dim=dim, heads=heads, kv_heads=kv_heads, ffn_dim=ffn_dim, max_length=max_length, positions=positions, norm=norm, ffn=ffn,
-            score_scale=score_scale, attention=attention, tied=tied, bias=bias, dropout=dropout, causal=causal,
-        )  # fmt: skip
+        self._settings: dict[str, Any] = {
+            **{"vocab_size": vocab_size, "dim": dim, "heads": heads, "kv_heads": kv_heads, "ffn_dim": ffn_dim, "max_length": max_length},
+            **{"positions": saving.described(positions), "norm": saving.described(norm), "ffn": saving.described(ffn)},
+            **{"score_scale": saving.described(score_scale), "attention": saving.described(attention)},
+            **{"tied": tied, "bias": bias, "dropout": dropout, "causal": causal},
+        }
         self.vocab_size, self.causal = vocab_size, causal
         self.schedule = None if schedule is None else _in_range(schedule, layers)
 
@@ -123,7 +131,7 @@ class Transformer(nn.Module):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments that make this model anew, weights aside. ``layers`` counts the blocks it has now."""
+        """The arguments that make this model anew, weights aside: ``layers`` counts the blocks it has now, and of an object there is the kind."""
         return {**self._settings, "layers": len(self.blocks), "schedule": self.schedule}
 
     @property
@@ -147,13 +155,14 @@ class Transformer(nn.Module):
 
         Args:
             input_ids: in 0 .. vocab_size - 1.
-            attention_mask: true at real tokens, of cached and new positions together. Positions count real tokens only; what is returned at padding has no meaning.
+            attention_mask: true at real tokens, of cached and new positions together. Positions count real tokens only; what is returned at padding has no
+                meaning.
             cache: holds what came before, and takes in what is new. From :meth:`new_cache`.
             schedule: order of blocks for this call, in place of the model's.
 
         Raises:
-            UsageError: no rows or tokens, a mask of the wrong shape, a block that is not there, or more tokens than the position scheme or the cache can hold. An id outside the
-                vocabulary is torch's IndexError.
+            UsageError: no rows or tokens, a mask of the wrong shape, a block that is not there, or more tokens than the position scheme or the cache can hold.
+                An id outside the vocabulary is torch's IndexError.
         """
         return self.unembed(self.states(input_ids, attention_mask=attention_mask, cache=cache, schedule=schedule))
 
@@ -165,19 +174,19 @@ class Transformer(nn.Module):
         cache: KVCache | None = None,
         schedule: Sequence[int] | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
-        """What the last block leaves, before the last norm; :meth:`unembed` turns it, or what any earlier block leaves, into logits. Arguments as :meth:`forward`."""
-        order = self.schedule or range(len(self.blocks)) if schedule is None else _in_range(schedule, len(self.blocks))
+        """What the last block leaves, before the last norm. :meth:`unembed` turns it, or what any block leaves, into logits. Arguments as :meth:`forward`."""
+        order = (self.schedule or range(len(self.blocks))) if schedule is None else _in_range(schedule, len(self.blocks))
         keep = _sound(input_ids, attention_mask, cache, self.max_length)
         if cache is not None and cache.places != len(order):
-            raise UsageError(f"the cache is for a schedule of {cache.places} blocks and this call runs {len(order)}; make it with new_cache(capacity, schedule)")
-        where = {"causal": self.causal, "device": input_ids.device, "dtype": self.tokens.weight.dtype}
-        shared = look(self.positions, input_ids.shape[1], keep, cache, **where)
+            raise UsageError(f"the cache is for a schedule of {cache.places} blocks, this call runs {len(order)}; make it with new_cache(capacity, schedule)")
+        how = {"causal": self.causal, "device": input_ids.device, "dtype": self.tokens.weight.dtype}
+        shared = look(self.positions, input_ids.shape[1], keep, cache, **how)
         own: dict[int, Scope] = {}
         x = self.dropout(self.positions.embed(self.tokens(input_ids), shared.positions))
         for place, index in enumerate(order):
-            block = self.blocks[index]
+            block: Any = self.blocks[index]
             if block.positions is not None and index not in own:
-                own[index] = look(block.positions, input_ids.shape[1], keep, cache, **where)
+                own[index] = look(block.positions, input_ids.shape[1], keep, cache, **how)
             x = block(x, own.get(index, shared)._replace(place=place))
         if cache is not None:
             cache.advance(input_ids.shape[1], masked=keep is not None)
@@ -234,13 +243,14 @@ class Transformer(nn.Module):
         rows, prompt = input_ids.shape
         total = prompt + max_new_tokens
         if self.max_length is not None and total - 1 > self.max_length:  # the last token is not read
-            raise UsageError(f"max_new_tokens must be <= {self.max_length + 1 - prompt} behind a prompt of {prompt}, for positions end at {self.max_length}; got {max_new_tokens}")
+            most = self.max_length + 1 - prompt
+            raise UsageError(f"max_new_tokens must be <= {most} behind a prompt of {prompt}, since positions end at {self.max_length}; got {max_new_tokens}")
         for name, low, high in (("input_ids", int(input_ids.min()), int(input_ids.max())), ("eos", eos or 0, eos or 0), ("pad", pad or 0, pad or 0)):
             if low < 0 or high >= self.vocab_size:
                 raise UsageError(f"{name} must be in 0 .. {self.vocab_size - 1}, got {low if low < 0 else high}")
         if keep is not None:
             if not keep[:, -1].all():
-                raise UsageError("prompts must be padded on the left: attention_mask is false at the last position of a row, and the next token is predicted from there")
+                raise UsageError("prompts must be padded on the left: attention_mask is false at a row's last position, from where the next token is predicted")
             keep = F.pad(keep, (0, max_new_tokens), value=True)
 
         ids = input_ids.new_full((rows, total), 0 if pad is None else pad)
@@ -271,7 +281,8 @@ class Transformer(nn.Module):
         Args:
             folder: what :meth:`save` was given.
             device: where the weights go.
-            objects: what the model was made with for ``positions``, ``norm``, ``ffn``, ``score_scale`` or ``attention`` and no name stands for. The files hold their weights only.
+            objects: what the model was made with for ``positions``, ``norm``, ``ffn``, ``score_scale`` or ``attention`` and no name stands for; the files hold
+                only their weights.
 
         Raises:
             UsageError: no model there, or such an object is missing or too many; the message says which.
@@ -289,8 +300,8 @@ class Transformer(nn.Module):
         return saving.fill(lambda: cls(**settings, generator=torch.Generator(), device=device, dtype=tensors["tokens.weight"].dtype), tensors, folder)
 
     def extra_repr(self) -> str:
-        given = {name: value for name, value in self.settings.items() if isinstance(value, (int, float, str, tuple))}
-        return ", ".join(f"{name}={value!r}" for name, value in given.items())
+        given = {name: value["object"] if isinstance(value, dict) else repr(value) for name, value in self.settings.items() if value is not None}
+        return ", ".join(f"{name}={value}" for name, value in given.items())
 
 
 def _in_range(schedule: Sequence[int], layers: int) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """How weights are drawn: on the CPU in float32 and then moved, so that one generator gives one model on every device and in every precision."""
 
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import nn
@@ -37,11 +37,11 @@ def drawn(
         (True, [0.0, 0.0])
     """
     if generator is not None and generator.device.type != "cpu":
-        raise UsageError(f"generator must be on the CPU, got one on {generator.device}; weights are drawn there and moved, so that every device sees the same ones")
+        raise UsageError(f"generator must be on the CPU, got one on {generator.device}; weights are drawn there and moved, so that all devices see the same")
     # the layer's own constructor would draw from the global stream
-    layer = nn.utils.skip_init(kind, *sizes, device=device or torch.get_default_device(), dtype=dtype, **settings)
+    layer = cast(Layer, nn.utils.skip_init(kind, *sizes, device=device or torch.get_default_device(), dtype=dtype, **settings))
     with torch.no_grad():
         layer.weight.copy_(torch.empty(layer.weight.shape, dtype=torch.float32, device="cpu").normal_(0.0, std, generator=generator))
-        if getattr(layer, "bias", None) is not None:
+        if isinstance(layer, nn.Linear) and layer.bias is not None:
             layer.bias.zero_()
     return layer

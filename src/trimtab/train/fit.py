@@ -279,7 +279,8 @@ def _add_gradients(
             got = f"shape {tuple(sums.total.shape)}, requires_grad={sums.total.requires_grad}"
             raise UsageError(f"objective must return a total that has no dimensions and needs a gradient, got {got}; sum it, and look for a detach()")
         sums.total.backward()
-        found.append(sums._replace(total=sums.total.detach()))
+        parts = {name: (value.detach(), number.detach()) for name, (value, number) in sums.parts.items()}
+        found.append(Sums(sums.total.detach(), sums.count.detach(), parts))  # else every graph of the step stays in memory
     names = {name for sums in found for name in sums.parts}
     _refuse_names("objective", names, LOGGED)
     # Only here are numbers asked for, so that a GPU is waited for once a step.

@@ -1,6 +1,7 @@
 """The report: records as static HTML that opens from disk, loads nothing and trusts nothing.
 
-What a record holds is shown as text, whatever it is. The pages carry a content-security policy under which only their own style sheet and script, named by hash, are used.
+What a record holds is shown as text, whatever it is. The content-security policy names the pages' own style sheet and script by hash and
+allows nothing else.
 """
 
 import base64
@@ -12,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from trimtab import __version__
-from trimtab.claims.report.library import Entry, deciding, entry, gather, method, packaged, rank
+from trimtab.claims.report.library import Entry, deciding, gather, method, packaged, rank, read_entry
 from trimtab.claims.report.view import VERDICTS, View, exact, mapping, number, shown, text
 from trimtab.core import Card, cards, replacing, write_text
 
-__all__ = ["Entry", "View", "deciding", "entry", "gather", "method", "packaged", "write_report"]
+__all__ = ["Entry", "View", "deciding", "gather", "method", "packaged", "read_entry", "write_report"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -42,10 +43,11 @@ def write_report(entries: Iterable[Entry], out: Path, *, lead: Entry | None = No
     for slug, found in sorted(by_slug.items()):
         decides = deciding(found, slug)
         main = lead if lead in found else decides or found[0]
+        others = [other for other in found if other is not main]
         file = f"{main.view.key}.html"
-        write_text(out / file, _page(render, main, [e for e in found if e is not main], decides if decides is not main else None, out / "figures"))
-        verdict = main.view.verdict
-        pages.append({"view": main.view, "file": file, "stale": main.stale, "card": _card(slug), "order": VERDICTS.index(verdict) if verdict else len(VERDICTS)})
+        write_text(out / file, _page(render, main, others, decides if decides is not main else None, out / "figures"))
+        order = (*VERDICTS, None).index(main.view.verdict)
+        pages.append({"view": main.view, "file": file, "stale": main.stale, "card": _card(slug), "order": order})
     write_text(out / "index.html", render("index.html", pages=pages, problems=problems))
     return out / "index.html"
 
@@ -123,11 +125,20 @@ def _card(slug: str) -> Card | None:
 
 def _settings(record: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     """What else is needed to judge the numbers, as titled lists of lines."""
-    groups = [(title, [(text(name), _line(value)) for name, value in mapping(record.get(key)).items()]) for title, key in (("Settings", "settings"), ("Libraries", "libraries"))]
-    machine = [*mapping(record.get("machine")).items(), *((key, record.get(key)) for key in ("device", "threads"))]
-    groups.append(("Machine", [(text(name), _line(value)) for name, value in machine if value is not None]))
-    run = [(key.replace("_", " "), _line(record[key])) for key in ("version", "commit", "claim_hash", "time", "wall_time", "core_minutes", "argv") if record.get(key) is not None]
-    return [group for group in (*groups, ("Run", run)) if group[1]]
+
+    def lines(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+        return [(text(name).replace("_", " "), _line(value)) for name, value in values.items() if value is not None]
+
+    def some(*names: str) -> dict[str, Any]:
+        return {name: record.get(name) for name in names}
+
+    groups = [
+        ("Settings", lines(mapping(record.get("settings")))),
+        ("Libraries", lines(mapping(record.get("libraries")))),
+        ("Machine", lines(mapping(record.get("machine")) | some("device", "threads"))),
+        ("Run", lines(some("version", "commit", "claim_hash", "time", "wall_time", "core_minutes", "argv"))),
+    ]
+    return [group for group in groups if group[1]]
 
 
 def _line(value: Any) -> str:

@@ -36,7 +36,7 @@ def packaged() -> Path:
     return package.parents[1] / "records" if package.parent.name == "src" and not inside.exists() else inside
 
 
-def entry(path: Path) -> Entry:
+def read_entry(path: Path) -> Entry:
     """One record.
 
     Raises:
@@ -56,7 +56,7 @@ def gather(folders: Iterable[Path]) -> tuple[list[Entry], list[str]]:
     entries, problems = [], []
     for path in dict.fromkeys(path.resolve() for folder in folders for path in find_records(folder)):
         try:
-            entries.append(entry(path))
+            entries.append(read_entry(path))
         except (DamagedFile, OSError) as error:
             problems.append(str(error))
     return entries, problems

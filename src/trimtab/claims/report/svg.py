@@ -1,14 +1,20 @@
 """matplotlib's SVG made part of a page.
 
-It loses its colours and fonts: every stroke, fill and text gets a class that the style sheet of the page colours (light, dark, print), and text takes the font of the page.
-Nothing is left that needs inline styles, so the content-security policy can forbid them.
+It loses its colours and fonts: every stroke and fill gets a class that the style sheet of the page colours (light, dark, print), and text
+takes the font of the page. Nothing is left that needs inline styles, so the content-security policy can forbid them.
 """
 
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 
-_KEPT = ("stroke-width", "stroke-linecap", "stroke-linejoin", "stroke-dasharray", "stroke-dashoffset", "opacity", "fill-opacity", "stroke-opacity", "text-anchor", "font-size")
+_KEPT = {
+    "opacity",
+    "fill-opacity",
+    "text-anchor",
+    "font-size",
+    *(f"stroke-{name}" for name in ("width", "linecap", "linejoin", "dasharray", "dashoffset", "opacity")),
+}
 
 
 def inline(svg: str, classes: Mapping[str, str], prefix: str, label: str) -> str:
@@ -40,9 +46,8 @@ def inline(svg: str, classes: Mapping[str, str], prefix: str, label: str) -> str
         if style := element.attrib.pop("style", None):
             _restyle(element, style, classes)
     for element in root.iter():
-        if old := element.attrib.pop("id", None):
-            if old in names:
-                element.set("id", names[old])
+        if (old := element.attrib.pop("id", None)) and old in names:
+            element.set("id", names[old])
     for key in ("width", "height", "version"):
         root.attrib.pop(key, None)
     root.attrib |= {"role": "img", "aria-label": label, "fill": "currentColor", "stroke-linejoin": "round", "stroke-linecap": "butt"}

@@ -279,10 +279,12 @@ def _single(got: Family) -> Family:
     (x,) = got.points
     got.name, got.points = f"{got.name}@{x:g}{got.suffix}", []
     got.seeds = {arm: {seed: {0.0: values[x]} for seed, values in seeds.items()} for arm, seeds in got.seeds.items()}
-    got.bands, got.paper = ({arm: {0.0: values[x]} for arm, values in table.items()} for table in (got.bands, got.paper))
+    got.bands = {arm: {0.0: values[x]} for arm, values in got.bands.items()}
+    got.paper = {arm: {0.0: values[x]} for arm, values in got.paper.items()}
     return got
 
 
 def _band(values: list[float]) -> tuple[float, float | None, float | None]:
     mean, interval = paired_t(values)
-    return mean, *(interval or (None, None))
+    low, high = interval or (None, None)
+    return mean, low, high

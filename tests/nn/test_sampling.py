@@ -1,0 +1,46 @@
+import pytest
+import torch
+from torch import nn
+
+from trimtab.core import generator
+from trimtab.nn.sampling import evaluating, sample
+
+
+def test_zero_takes_the_likeliest():
+    logits = torch.randn(4, 3, 7, generator=generator(0))
+    assert torch.equal(sample(logits, 0.0), logits.argmax(-1))
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])
+def test_frequencies_are_the_softmax_of_scaled_logits(temperature):
+    logits = torch.tensor([0.0, 1.0, -1.0, 2.0])
+    drawn = sample(logits.expand(20000, 4), temperature, generator(0))
+    expected = (logits / temperature).softmax(-1)
+    assert (torch.bincount(drawn, minlength=4) / 20000 - expected).abs().max() < 5 * (0.25 / 20000) ** 0.5
+
+
+def test_tokens_of_probability_zero_are_never_drawn():
+    logits = torch.tensor([-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf])
+    assert set(sample(logits.expand(5000, 5), 1.0, generator(0)).tolist()) == {1, 3}
+
+
+def test_a_tiny_temperature_is_the_likeliest():
+    logits = torch.randn(50, 7, generator=generator(0))
+    assert torch.equal(sample(logits, 1e-300, generator(1)), logits.argmax(-1))
+
+
+def test_without_a_generator_the_global_stream_is_drawn_from():
+    logits = torch.zeros(20, 9)
+    torch.manual_seed(1)
+    first = sample(logits, 1.0)
+    torch.manual_seed(1)
+    assert torch.equal(sample(logits, 1.0), first)
+    assert not torch.equal(sample(logits, 1.0), first)
+
+
+def test_each_part_gets_its_mode_back():
+    parts = nn.Sequential(nn.Dropout(), nn.Sequential(nn.Dropout()))
+    parts[0].eval()
+    with evaluating(parts):
+        assert not any(part.training for part in parts.modules())
+    assert [part.training for part in parts.modules()] == [True, False, True, True]
