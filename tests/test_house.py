@@ -115,7 +115,7 @@ def project_files():
 
 def test_no_file_speaks_of_one_machine():
     # In pieces, so that this file is clean too: folders, hosts and tools of a machine that the project was once worked on.
-    folders = ["/wo" "rk/", "/ro" "ot/", "/home/" "[a-z]", "/tmp/" "venv"]
+    folders = [r"(?<![\w.*})\]])/" + name for name in ("wo" "rk/", "ro" "ot/", "home/" "[a-z]", "tmp/" "venv")]  # from the root of the disk
     others = ["sub" "agent", "find-" "links", r"py" r"pi\.org/simple", "registry\\." "npm", "deb\\." "debian"]
     pattern = re.compile("|".join(folders + others), re.I)
     found = []

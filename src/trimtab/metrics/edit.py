@@ -13,7 +13,7 @@ from torch import Tensor
 from trimtab.core import UsageError
 
 
-def levenshtein_reference(a: Sequence[int], b: Sequence[int]) -> int:
+def levenshtein_reference(a: Sequence[object], b: Sequence[object]) -> int:
     """The definition, cell by cell, for one pair. For tests.
 
     Example:

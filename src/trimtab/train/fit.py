@@ -273,8 +273,9 @@ def _add_gradients(
         seed_global(derive(batches.seed, "global", "objective", n), batches.device)
         with torch.autocast(batches.device.type, autocast) if autocast else nullcontext():
             sums = objective(model, batch, generator(batches.seed, "objective", step, i))
-        if not isinstance(sums, Sums):
-            raise UsageError(f"objective must return Sums(total, count), sums and counts, got {type(sums).__name__}")
+        if not isinstance(sums, Sums) or not all(isinstance(value, Tensor) for value in sums[:2]):
+            got = f"Sums of {type(sums.total).__name__} and {type(sums.count).__name__}" if isinstance(sums, Sums) else type(sums).__name__
+            raise UsageError(f"objective must return Sums(total, count), two tensors, got {got}")
         if sums.total.ndim or not sums.total.requires_grad:
             got = f"shape {tuple(sums.total.shape)}, requires_grad={sums.total.requires_grad}"
             raise UsageError(f"objective must return a total that has no dimensions and needs a gradient, got {got}; sum it, and look for a detach()")

@@ -14,7 +14,7 @@ from typing import Any
 
 from trimtab import __version__
 from trimtab.claims.report.library import Entry, deciding, gather, method, packaged, rank, read_entry
-from trimtab.claims.report.view import VERDICTS, View, exact, mapping, number, shown, text
+from trimtab.claims.report.view import VERDICTS, View, exact, items, mapping, number, shown, text
 from trimtab.core import Card, cards, replacing, write_text
 
 __all__ = ["Entry", "View", "deciding", "gather", "method", "packaged", "read_entry", "write_report"]
@@ -132,11 +132,15 @@ def _settings(record: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]
     def some(*names: str) -> dict[str, Any]:
         return {name: record.get(name) for name in names}
 
+    run = some("version", "commit", "claim_hash", "time", "core_minutes") | {"wall time, s": record.get("wall_time")}
+    run["command"] = shlex.join(map(text, items(record.get("argv")))) or None
+    run["not in the commit"] = "the package had changes" if record.get("dirty") is True else None
+    run["differs between runs"] = ", ".join(map(text, items(record.get("mixed")))) or None
     groups = [
         ("Settings", lines(mapping(record.get("settings")))),
         ("Libraries", lines(mapping(record.get("libraries")))),
         ("Machine", lines(mapping(record.get("machine")) | some("device", "threads"))),
-        ("Run", lines(some("version", "commit", "claim_hash", "time", "wall_time", "core_minutes", "argv"))),
+        ("Run", lines(run)),
     ]
     return [group for group in groups if group[1]]
 

@@ -20,7 +20,7 @@ CLASSES = {INK: "ink", MUTED: "muted", GRID: "grid", GROUND: "ground", ZONE: "zo
 WIDTH = 5.0  # inches: near the width of a phone, so that text keeps its size there
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
-    "svg.hashsalt": "trimtab",  # the same figure, the same bytes
+    "svg.hashsalt": None,  # the same figure, the same bytes
     "text.parse_math": False,  # a "$" in the name of an arm is a dollar
     "font.family": "DejaVu Sans",  # ships with matplotlib: PNGs are the same on every machine
     "font.size": 10,
@@ -167,6 +167,8 @@ def _thin(points: Sequence[float], log: bool) -> list[float]:
 
 def _forest(axes: Any, statements: Sequence[Statement]) -> None:
     """Rows of one metric on one axis, each with its label above it: a phone has no room beside it."""
+    from matplotlib.ticker import MaxNLocator
+
     ends = [
         0.0,
         *(v for s in statements for v in (s.estimate, s.low, s.high, s.paper_value, *s.zone, *s.per_seed.values()) if v is not None and math.isfinite(v)),
@@ -191,6 +193,8 @@ def _forest(axes: Any, statements: Sequence[Statement]) -> None:
     axes.set_xlim(low, high)
     axes.set_ylim(len(statements) - 0.6, -0.75)
     axes.set_yticks([])
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:.6g}".replace("-", "−"))
     axes.grid(False)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel(f"advantage in {statements[0].metric}")

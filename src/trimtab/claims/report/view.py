@@ -189,7 +189,7 @@ class View:
         self.note = text(record.get("note") or "no verdict")
         verdict = text(record.get("verdict"))
         self.verdict = verdict if verdict in VERDICTS else None
-        self.superseded = bool(record.get("superseded"))
+        self.superseded = text(record.get("superseded_reason") or "a bug was found later") if record.get("superseded") else ""
         self.statements = [_statement(s) for s in items(record.get("statements"))]
         self.seeds = [text(s) for s in items(record.get("seeds"))]
         self.arms = [text(a) for a in items(record.get("arms"))]
