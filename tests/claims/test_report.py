@@ -332,6 +332,7 @@ def test_a_hostile_record_is_only_text(tmp_path, pages, slug):
         assert {attribute[:2] for attribute in page.attributes} <= usual
         assert "<img src=x onerror=alert(2)>" in page.data["text"]
         assert "{{7*7}}" in page.data["text"]
+        assert not set("<>&") & set(page.data.get(("script", "application/json"), ""))
 
 
 @pytest.mark.parametrize("key", sorted(record()))

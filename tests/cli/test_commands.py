@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -204,6 +205,41 @@ def test_list_filters(call):
     assert "task-hinting" in [m["slug"] for m in json.loads(out)]
 
 
+def test_list_and_show_take_the_verdict_of_the_record_that_decides(toy, call):
+    call("run", "toy", "--out", "made")
+    record = json.loads(next(Path("made").glob("small-*.json")).read_text())
+    folder = Path("trimtab-runs/task-hinting")
+    folder.mkdir(parents=True)
+    (folder / "small-20260101T000000Z.json").write_text(json.dumps(record | {"slug": "task-hinting"}))
+    _, out, _ = call("list", "--json")
+    assert {m["slug"]: m["verdict"] for m in json.loads(out)} == {slug: "reproduced" if slug == "task-hinting" else None for slug in cards()}
+    _, out, _ = call("list")
+    assert "● reproduced, stale" in out  # this test's package has no such claim
+
+
+def test_show_prints_claims_with_their_statements(call, toy):
+    (toy / "task_hinting_toy.py").write_text(TOY.replace('slug="toy"', 'slug="task-hinting-toy"'))
+    _, out, _ = call("show", "task-hinting")
+    assert "task-hinting-toy: no verdict yet" in out
+    call("run", "task-hinting-toy")
+    sys.modules.pop("trimtab.claims.task_hinting_toy")
+    for name in ("task-hinting", "task-hinting-toy"):
+        _, out, _ = call("show", name)
+        assert "task-hinting-toy: ● reproduced (small, 3 seeds" in out
+        assert "hint over standard: +0.300 [+0.300, +0.300], margin 0.05, paper 0.400" in " ".join(out.split())
+
+
+def test_a_method_stands_for_its_only_claim(call, toy):
+    (toy / "task_hinting_toy.py").write_text(TOY.replace('slug="toy"', 'slug="task-hinting-toy"'))
+    code, out, _ = call("run", "task-hinting", "--size", "smoke", "--json")
+    sys.modules.pop("trimtab.claims.task_hinting_toy")
+    assert json.loads(out)["slug"] == "task-hinting-toy"
+    (toy / "task_hinting_other.py").write_text(TOY)
+    code, _, err = call("run", "task-hinting")
+    assert code == 2
+    assert "name one of them: task-hinting-other, task-hinting-toy" in err
+
+
 def test_show_names_paper_patents_and_deviations(call):
     _, out, _ = call("show", "task-hinting")
     assert "2310.00726" in out
@@ -310,22 +346,18 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(toy):
 def test_a_terminal_gets_bars_on_stderr(toy):
     ours, theirs = pty.openpty()
     environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | {"TERM": "xterm", "COLUMNS": "80", "TOY_SLEEP": "0.2"}
-    done = child(
-        "run", "toy", "--seeds", "1", prelude=INSTALL.format(folder=str(toy)), capture_output=False, stdout=subprocess.PIPE, stderr=theirs, env=environment
-    )
-    os.close(theirs)
-    drawn = b""
-    try:
-        while piece := os.read(ours, 1 << 16):
-            drawn += piece
-    except OSError:
-        pass  # how the end of a terminal reads
-    finally:
+    code = INSTALL.format(folder=str(toy)) + "main(['run', 'toy', '--seeds', '1'])"
+    with open("out", "w+") as out, subprocess.Popen([sys.executable, "-c", code], stdout=out, stderr=theirs, env=environment) as running:
+        os.close(theirs)
+        drawn = b""
+        with suppress(OSError):  # how the end of a terminal reads
+            while piece := os.read(ours, 1 << 16):
+                drawn += piece
         os.close(ours)
-    assert done.returncode == 0, drawn.decode()
+    assert running.returncode == 0, drawn.decode()
     assert "━".encode() in drawn
     assert b"hint, seed 0" in drawn
-    assert "\x1b" not in done.stdout
+    assert "\x1b" not in Path("out").read_text()
 
 
 # replay, report, doctor
@@ -344,6 +376,13 @@ def test_replay_agrees_and_measures_again(recorded, call):
     assert "6 runs, 0 finished before" in err
     code, out, _ = call("replay", recorded, "--json")
     assert json.loads(out).items() >= {"slug": "toy", "agree": True, "recorded": "reproduced", "replayed": "reproduced", "same_claim": True}.items()
+
+
+def test_replay_takes_seeds_and_arms_of_the_record(toy, call):
+    call("run", "toy", "--seeds", "1-2", "--arm", "hint", "--out", "made")
+    _, out, _ = call("replay", next(Path("made").glob("small-*.json")), "--json")
+    again = json.loads(Path(json.loads(out)["record"]).read_text())
+    assert (again["seeds"], again["arms"], again["size"]) == ([1, 2], ["hint"], "small")
 
 
 def test_replay_tells_another_verdict_and_another_claim(toy, recorded, call):

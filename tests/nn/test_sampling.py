@@ -24,6 +24,13 @@ def test_tokens_of_probability_zero_are_never_drawn():
     assert set(sample(logits.expand(5000, 5), 1.0, generator(0)).tolist()) == {1, 3}
 
 
+@pytest.mark.parametrize(("draw", "token"), [(0.0, 1), (1 - 2**-53, 3)])
+def test_the_ends_of_the_unit_interval_are_tokens_that_can_be_drawn(draw, token, monkeypatch):
+    monkeypatch.setattr(torch, "rand", lambda *shape, **_: torch.full(*shape, draw, dtype=torch.float64))
+    logits = torch.tensor([[-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf]])
+    assert sample(logits, 1.0).tolist() == [token]
+
+
 def test_a_tiny_temperature_is_the_likeliest():
     logits = torch.randn(50, 7, generator=generator(0))
     assert torch.equal(sample(logits, 1e-300, generator(1)), logits.argmax(-1))

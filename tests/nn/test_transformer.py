@@ -455,10 +455,11 @@ def test_training_makes_no_mask():
 
 
 def test_repr_shows_the_settings():
-    text = repr(make("rope, looped"))
+    text = repr(make("rope, looped", norm="rms"))
     assert "dim=12" in text
     assert "schedule=(0, 0)" in text
     assert "Rotary(base=10000)" in text
+    assert "eps=1e-06" in text
 
 
 # refusals

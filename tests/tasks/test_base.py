@@ -54,6 +54,7 @@ def test_other_seeds_steps_and_lengths_are_unrelated():
     for i, a in enumerate(batches):
         for b in batches[:i]:
             assert (a == b).double().mean() < 0.1  # 0.01 by chance
+            assert not torch.equal(a[0], b[0])  # nor do they begin alike, as draws from one stream at two lengths would
 
 
 class Halves(SeqTask):

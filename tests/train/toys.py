@@ -1,9 +1,6 @@
-"""A small model, a source and a run with everything switched on; as a script, a run to be killed: ``python toys.py FOLDER PAUSE``."""
+"""A small model, a source and a run with everything switched on."""
 
 import json
-import logging
-import sys
-import time
 from pathlib import Path
 
 import torch
@@ -89,19 +86,6 @@ class Grow:
             self._grow(model, optimizer)
 
 
-class Slow:
-    """A hook that gives a killer time."""
-
-    def __init__(self, pause):
-        self.pause = pause
-
-    def __call__(self, moment):
-        time.sleep(self.pause)
-
-    def __repr__(self):
-        return "Slow"
-
-
 def accuracy(model):
     batch = Source().batch(99, 0, 8)
     return {"accuracy": (model(batch["input_ids"]).argmax(-1) == batch["input_ids"]).float().mean().item()}
@@ -110,8 +94,8 @@ def accuracy(model):
 def run(folder, *hooks, model=None, source=None, objective=None, **options):
     """A run with everything switched on."""
     settings = dict(
-        steps=12, batch_size=4, seed=3, lr=0.02, schedule=warmup_cosine(12, warmup=3, floor=0.1), accumulate=2, clip=0.5, average=0.9, evaluate=accuracy, evaluate_every=5,
-        log_every=2, checkpoint_every=3, progress=lambda *_: None,
+        steps=12, batch_size=4, seed=3, lr=0.02, schedule=warmup_cosine(12, warmup=3, floor=0.1), accumulate=2, clip=0.5, average=0.9,
+        evaluate=accuracy, evaluate_every=5, log_every=2, checkpoint_every=3, progress=lambda *_: None,
     )  # fmt: skip
     return fit(model or made(), objective or Noisy(), source or Source(), folder=folder, hooks=[Grow(), *hooks], **{**settings, **options})
 
@@ -123,9 +107,3 @@ def contents(folder):
         found["metrics.jsonl"] = [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in found["metrics.jsonl"].splitlines()]
     return found
 
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    logging.basicConfig()
-    run(sys.argv[1], Slow(float(sys.argv[2])), checkpoint_every=2)

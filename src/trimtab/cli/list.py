@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from trimtab.claims.report.library import deciding, gather, packaged
+from trimtab.claims.report.library import Entry, deciding, gather, packaged
 from trimtab.cli.terminal import MARKS, table, width
 from trimtab.core import cards, unknown
 
@@ -31,16 +31,23 @@ def list(*, topic: str | None = None, room: str | None = None, json_: bool = Fal
         raise unknown("room", room, rooms)
     chosen = [card for card in chosen if topic in (None, *card.topics) and room in (None, card.room)]
     entries, problems = gather([packaged(), Path("trimtab-runs")])
-    found = {card.slug: deciding(entries, card.slug) for card in chosen}
-    verdicts = {slug: entry.view.verdict if entry else None for slug, entry in found.items()}
     for line in problems:
         click.echo(f"Warning: {line}", err=True)
+    found = [(card, deciding(entries, card.slug)) for card in chosen]
     if json_:
-        keys = ("slug", "name", "room", "topics", "status")
-        click.echo(json.dumps([{**{key: getattr(card, key) for key in keys}, "verdict": verdicts[card.slug], "line": card.line} for card in chosen], indent=1))
+        keys = ("slug", "name", "room", "topics", "status", "line")
+        click.echo(
+            json.dumps([{key: getattr(card, key) for key in keys} | {"verdict": entry.view.verdict if entry else None} for card, entry in found], indent=1)
+        )
         return
-    words = {slug: f"{MARKS[word]} {word}" if word else "" for slug, word in verdicts.items()}
+    rows = [(card.slug, card.room, card.status, _word(entry), card.line) for card, entry in found]
     if width() < 90:
-        table(["method", "status", "verdict"], [(card.slug, card.status, words[card.slug]) for card in chosen])
+        table(["method", "status", "verdict"], [(slug, status, word) for slug, _, status, word, _ in rows])
     else:
-        table(["method", "room", "status", "verdict", "what it does"], [(card.slug, card.room, card.status, words[card.slug], card.line) for card in chosen])
+        table(["method", "room", "status", "verdict", "what it does"], rows)
+
+
+def _word(entry: Entry | None) -> str:
+    if not entry or not entry.view.verdict:
+        return ""
+    return f"{MARKS[entry.view.verdict]} {entry.view.verdict}{', stale' if entry.stale else ''}"

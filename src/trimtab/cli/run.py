@@ -13,7 +13,8 @@ import click
 
 from trimtab.claims import load, run_claim, slugs
 from trimtab.claims.report import Entry, deciding, gather, method, packaged, read_entry, write_report
-from trimtab.cli.terminal import Progress, curves, mastered, near, statements, verdict
+from trimtab.cli.progress import Progress
+from trimtab.cli.terminal import curves, mastered, near, statements, verdict
 from trimtab.core import UsageError, cards, unknown
 
 Verdict = Literal["reproduced", "partly", "undecided", "contradicted", "invalid"]

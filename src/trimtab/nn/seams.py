@@ -28,7 +28,7 @@ def make_norm(norm: str | Callable[[int], nn.Module], bias: bool, where: dict[st
         return norm
     if norm not in NORMS:
         raise unknown("norm", norm, NORMS)
-    # torch's default eps for RMSNorm is that of the data type: 0.008 in bf16, far above the variance of fresh embeddings
+    # torch's default eps for RMSNorm follows the data type, in a way that has changed with its versions
     return partial(nn.LayerNorm, bias=bias, **where) if norm == "layer" else partial(nn.RMSNorm, eps=1e-6, **where)
 
 

@@ -86,6 +86,9 @@ class Batches:
             f"source ended after {self._drawn} batches and gives none when iterated again; hand fit a DataLoader or a list, no iterator, or ask for fewer steps"
         )
 
-    def name(self, n: int) -> str:
-        """How a person gets batch n again."""
-        return f"source.batch({self.seed}, {n}, {self.size})" if self.by_step else f"batch {n} of the source, counted from 0, under seed {self.seed}"
+    def names(self, step: int, accumulate: int) -> str:
+        """How a person gets the batches of a step again."""
+        numbers = range(step * accumulate, (step + 1) * accumulate)
+        if self.by_step:
+            return " and ".join(f"source.batch({self.seed}, {n}, {self.size})" for n in numbers)
+        return f"batch {' and '.join(map(str, numbers))} of the source, counted from 0, under seed {self.seed}"

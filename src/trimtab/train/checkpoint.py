@@ -131,24 +131,30 @@ def read_tree(path: Path) -> Any:
         raise DamagedFile(f"{path} should be a checkpoint of trimtab and is not a whole one: {type(error).__name__}: {error}") from error
 
 
+def _path(folder: Path, step: int) -> Path:
+    return folder / f"checkpoint-{step:09d}.safetensors"
+
+
 def _all(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("checkpoint-*.safetensors") if re.fullmatch(r"checkpoint-\d{9}", path.stem))
 
 
-def save(folder: Path, step: int, tree: Any, *, keep: int = 2) -> None:
-    """Write the checkpoint of a step, then remove all but the newest ones up to it.
-
-    Later ones go too: the run came back to this step because they are damaged, and they would be found first.
+def save(folder: Path, step: int, tree: Any) -> None:
+    """Write the checkpoint of a step; keep it and the one before.
 
     Raises:
         NotWritten: disk full, no permission and the like; the checkpoints before this one are as they were.
     """
-    path = folder / f"checkpoint-{step:09d}.safetensors"
-    with explaining(path):
+    with explaining(path := _path(folder, step)):
         write_tree(path, tree)
-        kept = [p for p in _all(folder) if p <= path][-keep:]
-        for old in set(_all(folder)) - set(kept):
-            old.unlink()
+    prune(folder, step, 2)
+
+
+def prune(folder: Path, step: int, keep: int) -> None:
+    """Remove all checkpoints but the last few up to a step. Later ones are damaged, or the run would not be at this step: they would be found first again."""
+    kept = [path for path in _all(folder) if path <= _path(folder, step)][-keep:]
+    for old in set(_all(folder)) - set(kept):
+        old.unlink()
 
 
 def newest(folder: Path) -> Any | None:

@@ -95,7 +95,7 @@ def fit(
             model's trainable parameters.
         lr, weight_decay, betas: of the default optimiser, and only of that.
         schedule: step (from 0) -> multiplier of every group's rate, a pure function; None is a constant rate.
-        accumulate: batches a step, >= 1; their sums and counts add up as in one large batch.
+        accumulate: batches a step, >= 1; their sums and counts add up as in one large batch. One that counts nothing leaves the weights, with a warning.
         clip: largest norm of the gradient; None does not clip. The norm is logged either way.
         average: decay of a :class:`WeightAverage`, as 0.999, or None.
         evaluate: model -> values to log. It gets the averaged weights where there are any, in eval mode and without gradients.
@@ -179,17 +179,20 @@ def fit(
             gradients = [p.grad for group in opt.param_groups for p in group["params"] if p.grad is not None]
             # Several processes would add up the gradients and the sums here: what follows divides once, by the global count.
             total, count = sums["loss"]
-            loss, norm = (total / count, _norm(gradients) / count) if count else (math.nan, math.nan)
+            loss, norm = (total / count, _norm(gradients) / count) if count else (total, 0.0)
             if not (math.isfinite(loss) and math.isfinite(norm)):
-                raise _not_finite(batches, step, accumulate, loss, norm, count, opt, clip)
-            torch._foreach_mul_(gradients, (min(1.0, clip / (norm + 1e-6)) if clip else 1.0) / count)  # pyright: ignore[reportPrivateImportUsage]
-            opt.step()
+                raise _not_finite(batches.names(step, accumulate), step, loss, norm, opt, clip)
+            if count:
+                torch._foreach_mul_(gradients, (min(1.0, clip / (norm + 1e-6)) if clip else 1.0) / count)  # pyright: ignore[reportPrivateImportUsage]
+                opt.step()
+            else:
+                log.warning("step %d left the weights as they are: the objective counted nothing in %s", step + 1, batches.names(step, accumulate))
             if averages:
                 averages.update(bare)
             step += 1
 
             line = {}
-            for name, (value, number) in {**sums, "grad_norm": (norm, 1.0)}.items():
+            for name, (value, number) in {**sums, "grad_norm": (norm, float(count > 0))}.items():
                 before = window.get(name, (0.0, 0.0))
                 window[name] = before[0] + value, before[1] + number
             if step % log_every == 0 or step == steps:
@@ -218,7 +221,7 @@ def fit(
                     "model": bare.state_dict(), "average": averages.state_dict() if averages else None, "optimizer": opt.state_dict(),
                     "hooks": [getattr(hook, "state_dict", lambda: None)() for hook in hooks],
                 }  # fmt: skip
-                checkpoint.save(folder, step, state, keep=1 if step == steps else 2)
+                checkpoint.save(folder, step, state)
                 del state
                 next_save = time.monotonic() + max(SAVE_SECONDS, 50 * (time.monotonic() - saving))
             if stop.is_set():
@@ -231,6 +234,7 @@ def fit(
                 with averages.swapped(bare):
                     checkpoint.export(folder / "averaged.safetensors", bare)
             checkpoint.export(folder / "model.safetensors", bare)  # last: where it lies, the run is finished
+        checkpoint.prune(folder, step, 1)
         opt.zero_grad()
         model.eval()
         return Run(folder, model, steps, notes)
@@ -305,12 +309,7 @@ def _refuse_names(parameter: str, names: Iterable[str], taken: Iterable[str]) ->
         raise UsageError(f"{parameter} must not use the names of other logged values, got {', '.join(sorted(clash))}; rename it")
 
 
-def _not_finite(
-    batches: Batches, step: int, accumulate: int, loss: float, norm: float, count: float, optimizer: Optimizer, clip: float | None
-) -> NonFiniteLoss:
-    names = " and ".join(batches.name(step * accumulate + i) for i in range(accumulate))
-    if not count:
-        return NonFiniteLoss(f"the objective counted nothing in step {step + 1}, so there is no loss; look at {names}: is every label masked?")
+def _not_finite(names: str, step: int, loss: float, norm: float, optimizer: Optimizer, clip: float | None) -> NonFiniteLoss:
     lr = optimizer.param_groups[0]["lr"]
     return NonFiniteLoss(
         f"the loss is {loss} and its gradient's norm {norm} in step {step + 1}; the step was not taken. Its data: {names}. "

@@ -20,7 +20,6 @@ CLASSES = {INK: "ink", MUTED: "muted", GRID: "grid", GROUND: "ground", ZONE: "zo
 WIDTH = 5.0  # inches: near the width of a phone, so that text keeps its size there
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
-    "svg.hashsalt": None,  # the same figure, the same bytes
     "text.parse_math": False,  # a "$" in the name of an arm is a dollar
     "font.family": "DejaVu Sans",  # ships with matplotlib: PNGs are the same on every machine
     "font.size": 10,
@@ -78,7 +77,7 @@ def pictures(view: View) -> list[Picture]:
 
 
 def _curve_picture(view: View, family: Family, name: str) -> Picture:
-    note = "Line: mean over seeds; band: its 95 % interval; thin lines: single seeds." if len(view.seeds) > 1 else "One seed: no interval."
+    note = "Line: mean over seeds; band: its 95\N{NO-BREAK SPACE}% interval; thin lines: single seeds." if len(view.seeds) > 1 else "One seed: no interval."
     note += " Hollow markers: the paper's values." if family.paper else ""
     arms = (f"{arm}: " + ", ".join(f"{mean:.3g} at {x:g}{family.suffix}" for x, (mean, _, _) in band.items()) for arm, band in family.bands.items())
     figure, (axes,) = _figure([3.4])
@@ -92,7 +91,8 @@ def _statements_picture(view: View) -> list[Picture]:
     if not shown:
         return []
     panels = [[s for s in shown if s.metric == metric] for metric in dict.fromkeys(s.metric for s in shown)]
-    note = "Dot and bar: estimate and 95 % interval; small dots: single seeds. Shaded: where the whole interval must lie for the statement to be reproduced."
+    what = "Dot and bar: estimate and 95\N{NO-BREAK SPACE}% interval; small dots: single seeds." if len(view.seeds) > 1 else "Dot: estimate, of one seed."
+    note = f"{what} Shaded: where the whole interval must lie for the statement to be reproduced."
     note += " Diamond: the paper's value." if any(s.paper_value is not None for s in shown) else ""
     figure, rows = _figure([0.75 + 0.55 * len(panel) for panel in panels])
     for axes, panel in zip(rows, panels, strict=True):
@@ -109,7 +109,7 @@ def _figure(heights: list[float]) -> tuple[Any, Any]:
 
 def _picture(figure: Any, view: View, name: str, title: str, note: str, spoken: str) -> Picture:
     svg, png = io.BytesIO(), io.BytesIO()
-    figure.savefig(svg, format="svg", metadata={"Date": None})
+    figure.savefig(svg, format="svg")
     figure.savefig(png, format="png", dpi=200, facecolor="white", metadata={"Software": None})
     return Picture(name, title, note, inline(svg.getvalue().decode(), CLASSES, f"{view.key}-{name}", f"{title}. {spoken}."), png.getvalue())
 

@@ -18,7 +18,7 @@ _KEPT = {
 
 
 def inline(svg: str, classes: Mapping[str, str], prefix: str, label: str) -> str:
-    """The element to put into a page: no style, no metadata, ids that are unique there.
+    """The element to put into a page: no style, no metadata (it holds the date), ids that are unique there and the same at every drawing.
 
     Args:
         svg: what matplotlib wrote, with ``svg.fonttype`` none.
