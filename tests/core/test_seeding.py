@@ -1,5 +1,6 @@
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
@@ -51,3 +52,12 @@ def test_global_state_is_neither_read_nor_written():
 def test_golden_draws():
     """A checkpointed run is resumed from (seed, step): the same seed has to give the same numbers in every version."""
     assert torch.randint(0, 1000, (4,), generator=generator(0, "data", 3)).tolist() == [318, 805, 131, 4]
+
+
+def test_numpy_integers_name_the_same_stream():
+    assert derive(np.int64(3), "data", np.int32(7)) == derive(3, "data", 7)
+
+
+def test_a_seed_must_be_whole():
+    with pytest.raises(TypeError, match="float"):
+        derive(0.5, "data")

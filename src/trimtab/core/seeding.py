@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from operator import index
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ def derive(seed: int, *names: str | int) -> int:
         >>> derive(0, "data", 3) == derive(0, "data", 3), derive(0, "data", 3) == derive(0, "data", 4)
         (True, False)
     """
-    return int.from_bytes(hashlib.sha256(repr((seed, *names)).encode()).digest()[:8], "little") >> 1
+    parts = (index(seed), *(name if isinstance(name, str) else index(name) for name in names))  # a NumPy integer names the stream that the plain one does
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "little") >> 1
 
 
 def generator(seed: int, *names: str | int) -> torch.Generator:
