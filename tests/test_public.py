@@ -106,7 +106,7 @@ def gaps(room: ModuleType, tests: Path, without_suite: dict[str, str], suites: o
                 found.append(f"{short}.{name} should pass {suite}, which trimtab.testing lacks; write the suite")
             elif suite and not any(suite in calls(file) and name in names_used(file) for file in files):
                 found.append(f"{short}.{name} has not passed its suite; call trimtab.testing.{suite} on one in a test file of {folder}")
-            elif not suite and name not in used:
+            elif (reason or issubclass(value, BaseException)) and name not in used:  # a record is used where it is handed out
                 found.append(f"{short}.{name} is in no test; use it in a test file of {folder}")
         elif inspect.isfunction(inspect.unwrap(value)):
             if ">>> " not in own_words(value):

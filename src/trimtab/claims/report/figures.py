@@ -77,7 +77,7 @@ def pictures(view: View) -> list[Picture]:
 
 
 def _curve_picture(view: View, family: Family, name: str) -> Picture:
-    note = "Line: mean over seeds; band: its 95\N{NO-BREAK SPACE}% interval; thin lines: single seeds." if len(view.seeds) > 1 else "One seed: no interval."
+    note = "Line: mean over seeds; bars: its 95\N{NO-BREAK SPACE}% interval, side by side; thin lines: single seeds." if len(view.seeds) > 1 else "One seed: no interval."
     note += " Hollow markers: the paper's values." if family.paper else ""
     arms = (f"{arm}: " + ", ".join(f"{mean:.3g} at {x:g}{family.suffix}" for x, (mean, _, _) in band.items()) for arm, band in family.bands.items())
     figure, (axes,) = _figure([3.4])
@@ -116,6 +116,7 @@ def _picture(figure: Any, view: View, name: str, title: str, note: str, spoken: 
 
 def _curve(axes: Any, view: View, family: Family) -> None:
     from matplotlib.ticker import FixedLocator, NullLocator
+    from matplotlib.transforms import offset_copy
 
     for k, arm in enumerate(view.arms):
         colour, marker = PALETTE[k % len(PALETTE)], MARKERS[k % len(MARKERS)]
@@ -123,7 +124,8 @@ def _curve(axes: Any, view: View, family: Family) -> None:
         for values in series.values() if len(series) > 1 else ():
             axes.plot(*_xy(values), color=colour, alpha=0.35, linewidth=0.7, zorder=2)
         if ends := {x: (low, high) for x, (_, low, high) in band.items() if low is not None}:
-            axes.fill_between([*ends], *zip(*ends.values(), strict=True), color=colour, alpha=0.14, linewidth=0, zorder=1)
+            beside = offset_copy(axes.transData, axes.figure, x=3 * (k - (len(view.arms) - 1) / 2), units="points")  # bars of one place stand side by side
+            axes.vlines([*ends], *zip(*ends.values(), strict=True), color=colour, alpha=0.8, linewidth=1.6, zorder=3, transform=beside)
         if band:
             edge = {"markeredgecolor": GROUND, "markeredgewidth": 0.7}  # keeps markers apart where curves meet
             axes.plot(
@@ -146,6 +148,7 @@ def _curve(axes: Any, view: View, family: Family) -> None:
     if values and min(values) >= 0 and max(values) <= 1:
         axes.set_ylim(-0.04, 1.04)  # a share: an interval that reaches past 0 or 1 is cut there
     axes.set_xlabel(family.axis)
+    axes.set_ylabel(family.name)
     if family.bands:
         axes.figure.legend(loc="outside upper left", ncols=2 if len(view.arms) > 1 else 1, columnspacing=1.4)
 
