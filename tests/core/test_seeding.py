@@ -1,6 +1,7 @@
 import itertools
 
 import numpy as np
+import numpy as np
 import pytest
 import torch
 
@@ -61,3 +62,9 @@ def test_numpy_integers_name_the_same_stream():
 def test_a_seed_must_be_whole():
     with pytest.raises(TypeError, match="float"):
         derive(0.5, "data")
+
+
+def test_an_integer_of_numpy_names_the_stream_of_the_same_number():
+    assert derive(np.int64(3), "a", np.int32(1)) == derive(3, "a", 1)
+    with pytest.raises(TypeError):
+        derive(0.5)

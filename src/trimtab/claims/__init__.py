@@ -3,7 +3,7 @@
 from trimtab.claims.claim import Claim, Mastery, PairRun, Size, claim_hash
 from trimtab.claims.intervals import coverage, paired_t
 from trimtab.claims.loading import load, load_file, slugs
-from trimtab.claims.record import build_record, find_records, read_record, record_path, stale, supersede, write_record
+from trimtab.claims.record import find_records, read_record, stale, supersede
 from trimtab.claims.run import ClaimIncomplete, estimate, run_claim
 from trimtab.claims.statements import BestOf, Statement, best_of, claim_verdict, curve_point, equal, evaluate, not_worse, superior, trend
 
@@ -16,7 +16,6 @@ __all__ = [
     "Size",
     "Statement",
     "best_of",
-    "build_record",
     "claim_hash",
     "claim_verdict",
     "coverage",
@@ -30,12 +29,10 @@ __all__ = [
     "not_worse",
     "paired_t",
     "read_record",
-    "record_path",
     "run_claim",
     "slugs",
     "stale",
     "superior",
     "supersede",
     "trend",
-    "write_record",
 ]

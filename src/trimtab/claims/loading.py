@@ -42,6 +42,10 @@ def load(slug: str) -> Claim:
 
     Raises:
         UsageError: there is none of that name; the nearest one is offered.
+
+    Example:
+        >>> load("task-hinting").baseline
+        'standard'
     """
     claim = load_file(source(slug))
     if claim.slug != slug:
@@ -70,6 +74,10 @@ def load_file(path: str | Path) -> Claim:
 
     Raises:
         UsageError: the file is not there, or holds no claim whose ``measure`` it defines.
+
+    Example:
+        >>> load_file(Path(__file__).with_name("task_hinting.py")).slug
+        'task-hinting'
     """
     path = Path(path).resolve()
     if not path.is_file():

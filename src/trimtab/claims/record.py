@@ -144,6 +144,12 @@ def read_record(path: str | Path) -> dict[str, Any]:
     Raises:
         UsageError: there is no such file.
         DamagedFile: it is not a record; the message says what was expected and what was found.
+
+    Example:
+        >>> read_record("small-20260101T000000Z.json")
+        Traceback (most recent call last):
+            ...
+        trimtab.core.errors.UsageError: there is no record small-20260101T000000Z.json
     """
     path = Path(path)
     if not path.is_file():
@@ -177,6 +183,12 @@ def supersede(path: str | Path, reason: str) -> None:
 
     Raises:
         UsageError: no reason is given.
+
+    Example:
+        >>> supersede("small-20260101T000000Z.json", "")
+        Traceback (most recent call last):
+            ...
+        trimtab.core.errors.UsageError: reason must say which bug spoilt the record, got nothing
     """
     if not reason.strip():
         raise UsageError("reason must say which bug spoilt the record, got nothing")
@@ -205,6 +217,10 @@ def stale(record: Mapping[str, Any], *, recompute: bool = False) -> list[str]:
     Args:
         record: a valid one.
         recompute: also compute the claim's fingerprint again (imports the claim, takes seconds) to see whether the code below it has drifted.
+
+    Example:
+        >>> stale({"slug": "perpetual-motion", "size": "small"})
+        ["this version of trimtab has no claim 'perpetual-motion'"]
     """
     slug, size = record["slug"], record["size"]
     if slug not in slugs():

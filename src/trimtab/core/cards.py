@@ -72,6 +72,10 @@ def card(slug: str) -> Card:
 
     Raises:
         UsageError: no method of that name; the nearest one is offered.
+
+    Example:
+        >>> card("task-hinting").year
+        2023
     """
     try:
         return cards()[slug]

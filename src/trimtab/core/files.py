@@ -46,13 +46,29 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a text file whole, in UTF-8."""
+    """Write a text file whole, in UTF-8.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "a.txt")
+        >>> write_text(path, "whole")
+        >>> path.read_text()
+        'whole'
+    """
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write JSON whole. NaN and infinities, which are not JSON, raise ValueError and leave the old file."""
+    """Write JSON whole. NaN and infinities, which are not JSON, raise ValueError and leave the old file.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "a.json")
+        >>> write_json(path, {"seeds": [0, 1]})
+        >>> read_json(path)
+        {'seeds': [0, 1]}
+    """
     write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
@@ -65,6 +81,15 @@ def read_json(path: str | Path) -> Any:
 
     Raises:
         DamagedFile: the file is not JSON, or holds NaN.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "a.json")
+        >>> write_text(path, '{"loss": NaN}')
+        >>> read_json(path)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        trimtab.core.errors.DamagedFile: ...a.json should be JSON and is not: NaN is not JSON; delete it or restore it from a copy
     """
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constant)
@@ -78,6 +103,12 @@ def locked(folder: str | Path) -> Iterator[None]:
 
     Raises:
         FolderInUse: another process holds it.
+
+    Example:
+        >>> import tempfile
+        >>> with locked(tempfile.mkdtemp()):
+        ...     print("mine alone")
+        mine alone
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
