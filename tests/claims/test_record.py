@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.claims import find_records, read_record, stale, supersede
-from trimtab.claims.record import build_record, record_path, write_record
-from trimtab.claims.record import drift
+from trimtab.claims.record import build_record, drift, record_path, write_record
 from trimtab.claims.schema import problems
 from trimtab.core import DamagedFile, UsageError
 

@@ -1,7 +1,6 @@
 import itertools
 
 import numpy as np
-import numpy as np
 import pytest
 import torch
 

@@ -24,7 +24,8 @@ def sync(path: Path) -> None:
 def replacing(path: str | Path) -> Iterator[Path]:
     """Write to the path this yields; when the block ends well, it takes the place of ``path`` in one step.
 
-    After a crash, a full disk or a power cut there is the old file or the new one, never half of one. When the block fails, the old file stays and the temporary one goes.
+    After a crash, a full disk or a power cut there is the old file or the new one, never half of one. When the block fails, the old file stays and the
+    temporary one goes.
 
     Example:
         >>> import tempfile

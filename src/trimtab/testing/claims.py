@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from trimtab.claims import Claim, PairRun, curve_point
-from trimtab.claims.record import build_record
 from trimtab.claims.pair import finite, run_pair
+from trimtab.claims.record import build_record
 from trimtab.claims.schema import problems
 from trimtab.core import TrimtabError, UsageError, cards
 from trimtab.testing.errors import CheckFailed

@@ -77,7 +77,8 @@ def pictures(view: View) -> list[Picture]:
 
 
 def _curve_picture(view: View, family: Family, name: str) -> Picture:
-    note = "Line: mean over seeds; bars: its 95\N{NO-BREAK SPACE}% interval, side by side; thin lines: single seeds." if len(view.seeds) > 1 else "One seed: no interval."
+    several = "Line: mean over seeds; bars: its 95\N{NO-BREAK SPACE}% interval, side by side; thin lines: single seeds."
+    note = several if len(view.seeds) > 1 else "One seed: no interval."
     note += " Hollow markers: the paper's values." if family.paper else ""
     arms = (f"{arm}: " + ", ".join(f"{mean:.3g} at {x:g}{family.suffix}" for x, (mean, _, _) in band.items()) for arm, band in family.bands.items())
     figure, (axes,) = _figure([3.4])
