@@ -8,8 +8,8 @@ from types import ModuleType
 
 __version__ = "0.1.0"
 
-_ROOMS = ("claims", "cli", "core", "losses", "metrics", "nn", "optim", "tasks", "testing", "train")
-__all__ = ["__version__", *_ROOMS]
+__all__ = ["__version__", "claims", "cli", "core", "losses", "metrics", "nn", "optim", "tasks", "testing", "train"]
+_ROOMS = __all__[1:]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -69,7 +69,7 @@ def measure(arm: str, seed: int, size: Size, run: PairRun) -> dict[str, float]:
         average=0.995,
         device=run.device,
         progress=run.progress,
-    ).averaged.eval()
+    ).averaged.eval()  # pyright: ignore[reportOptionalMemberAccess] - there are averaged weights, for average is set
 
     def examples(use: str, length: int, count: int) -> Batch:
         return {name: value.to(run.device) for name, value in sort.batch(derive(seed, use), 0, count, length).items()}
@@ -80,11 +80,11 @@ def measure(arm: str, seed: int, size: Size, run: PairRun) -> dict[str, float]:
         with torch.no_grad():
             logits = trained(batch["input_ids"])
         right, asked = token_accuracy(logits, batch["labels"])
-        written = write(trained, sort, batch)
+        written = write(trained, sort, batch)  # pyright: ignore[reportArgumentType] - fit gives back the kind of model it was given
         found = {"exact": float(exact_match(logits, batch["labels"]).double().mean()), "edit": written["edit"], "token": float(right / asked)}
         values |= {f"{name}@{multiple:g}x": value for name, value in (found | {name: written[name] for name in ("early", "late")}).items()}
     beyond = range(size.longest + 1, 2 * size.longest + 1)
-    values["validation edit"] = fmean(write(trained, sort, examples("validation", n, size.examples // 4))["edit"] for n in beyond)
+    values["validation edit"] = fmean(write(trained, sort, examples("validation", n, size.examples // 4))["edit"] for n in beyond)  # pyright: ignore[reportArgumentType]
 
     costs = [source.cost(64, n, seed=seed) for n in range(1, size.longest + 1)]
     weights = sum(p.numel() for p in trained.parameters())

@@ -4,6 +4,7 @@ import tomllib
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from trimtab.core.errors import DamagedFile, unknown
 
@@ -49,8 +50,9 @@ class Card:
 
 def _read(path: Path) -> Card:
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-        return Card(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        lists: dict[str, Any] = {name: tuple(value) for name, value in data.items() if isinstance(value, list)}
+        return Card(**data | lists)
     except (ValueError, TypeError) as error:  # not TOML, not UTF-8, or a field too many or too few
         raise DamagedFile(f"{path.name} is not a card: {error}; allowed fields: {', '.join(f.name for f in fields(Card))}") from error
 
