@@ -52,7 +52,7 @@ def test_the_method_of_the_page_is_accepted(project):
     tests = re.search(r'^make test ARGS="(.+)"$', TEXT[TEXT.index("### 5.") :], re.M).group(1).split()
     run("-m", "pytest", "-q", *tests, "src/trimtab/nn/dynamic_tanh.py", folder=project)
     run("-m", "ruff", "check", *FILES.keys() - {"src/trimtab/cards/dynamic-tanh.toml"}, folder=project)
-    run("-m", "pyright", *[name for name in FILES if name.startswith("src") and name.endswith(".py")], folder=project)
+    run("-m", "pyright", "--pythonpath", sys.executable, *[name for name in FILES if name.startswith("src") and name.endswith(".py")], folder=project)
     run("-c", "from importlinter.cli import lint_imports_command; lint_imports_command()", "--no-cache", folder=project)
     main = "import sys; from trimtab.cli import main; main(sys.argv[1:])"
     record = json.loads(run("-c", main, "run", "dynamic-tanh", "--size", "smoke", "--json", folder=project))

@@ -1,4 +1,5 @@
 from collections import UserDict, namedtuple
+from itertools import chain
 
 import pytest
 import torch
@@ -45,7 +46,7 @@ def test_a_shuffling_loader_drawn_forward_gives_the_same_batches(workers):
         drawn.append(batches(n)[0].tolist())
         torch.rand(1)  # dropout and the like
     assert drawn[:4] != drawn[4:8]  # shuffled anew
-    assert sorted(sum(drawn[4:8], [])) == list(range(10))
+    assert sorted(chain(*drawn[4:8])) == list(range(10))
     torch.rand(3)
     assert Batches(loader, 5, None, CPU)(7)[0].tolist() == drawn[7]
     assert Batches(loader, 6, None, CPU)(7)[0].tolist() != drawn[7]

@@ -112,6 +112,12 @@ def test_evaluation_sees_averaged_weights_and_changes_nothing(tmp_path):
     assert not torch.equal(seen[-1]["embed.weight"], looked.model.embed.weight)
 
 
+def test_a_model_in_eval_mode_is_trained_all_the_same(tmp_path):
+    fit(made(), NextToken(), folder=tmp_path / "a", **DATA)
+    fit(made().eval(), NextToken(), folder=tmp_path / "b", **DATA)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
 def test_evaluation_leaves_the_mode_of_each_part(tmp_path):
     modes = []
 

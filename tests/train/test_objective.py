@@ -7,6 +7,7 @@ from torch import nn
 from tests.train.toys import Plain, Source, made
 from trimtab.core import UsageError
 from trimtab.losses import next_token_loss
+from trimtab.testing import check_objective
 from trimtab.train import NextToken, Sums
 
 BATCH = Source().batch(0, 0, 4)
@@ -18,6 +19,11 @@ def test_next_token_is_the_loss_of_the_models_logits(reduction):
     sums = NextToken(reduction)(model, BATCH, torch.Generator())
     total, count = next_token_loss(model(BATCH["input_ids"]), BATCH["labels"], reduction)
     assert torch.equal(sums.total, total) and torch.equal(sums.count, count) and not sums.parts
+
+
+@pytest.mark.parametrize("reduction", ["token", "example"])
+def test_it_keeps_the_contract_of_an_objective(reduction):
+    check_objective(NextToken(reduction), made(Plain), BATCH)
 
 
 def test_default_weighs_rows_alike():

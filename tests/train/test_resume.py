@@ -407,7 +407,7 @@ def test_a_hook_whose_state_cannot_be_saved(tmp_path):
         def state_dict(self):
             return {"seen": {1, 2}}
 
-    with pytest.raises(UsageError, match=r"hooks/1/seen is a set"):
+    with pytest.raises(UsageError, match=r"hooks/2/seen is a set"):
         run(tmp_path, Odd())
 
 

@@ -26,7 +26,7 @@ def test_metrics_are_cut_back_to_a_number_of_lines(tmp_path):
     assert [line["step"] for line in Run(tmp_path, nn.Identity(), 3).metrics()] == [1, 2, 30]
     with Metrics(path, 0):
         assert path.read_text() == ""
-    with pytest.raises(DamagedFile, match="should have the 1 lines .* and has 0"):
+    with pytest.raises(DamagedFile, match=r"should have the 1 lines .* and has 0"):
         Metrics(path, 1)
 
 

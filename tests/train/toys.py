@@ -86,6 +86,24 @@ class Grow:
             self._grow(model, optimizer)
 
 
+class Drift:
+    """A hook with a state that training depends on."""
+
+    def __init__(self):
+        self.best = float("inf")
+
+    def __call__(self, moment):
+        self.best = min(self.best, moment.loss)
+        with torch.no_grad():
+            moment.model.head.bias.mul_(1 - 0.01 * self.best)
+
+    def state_dict(self):
+        return {"best": self.best}
+
+    def load_state_dict(self, state):
+        self.best = state["best"]
+
+
 def accuracy(model):
     batch = Source().batch(99, 0, 8)
     return {"accuracy": (model(batch["input_ids"]).argmax(-1) == batch["input_ids"]).float().mean().item()}
@@ -97,7 +115,7 @@ def run(folder, *hooks, model=None, source=None, objective=None, **options):
         steps=12, batch_size=4, seed=3, lr=0.02, schedule=warmup_cosine(12, warmup=3, floor=0.1), accumulate=2, clip=0.5, average=0.9,
         evaluate=accuracy, evaluate_every=5, log_every=2, checkpoint_every=3, progress=lambda *_: None,
     )  # fmt: skip
-    return fit(model or made(), objective or Noisy(), source or Source(), folder=folder, hooks=[Grow(), *hooks], **{**settings, **options})
+    return fit(model or made(), objective or Noisy(), source or Source(), folder=folder, hooks=[Grow(), Drift(), *hooks], **{**settings, **options})
 
 
 def contents(folder):

@@ -5,8 +5,8 @@ import math
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from copy import copy, deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ def check_objective(objective: Objective, model: nn.Module, batch: Any, *, skip:
     kept = deepcopy(model)
 
     def call(what: Any = batch, seed: int = 0, on: nn.Module | None = None) -> Sums:
-        return objective(deepcopy(kept).eval() if on is None else on, what, generator(seed, "check"))
+        return objective(deepcopy(kept).eval() if on is None else on, deepcopy(what), generator(seed, "check"))
 
     with _own_random_state():
         checks: dict[str, Callable[[], None]] = {
@@ -80,7 +80,7 @@ def check_objective(objective: Objective, model: nn.Module, batch: Any, *, skip:
             "parts have names of their own": lambda: _check_names(call()),
             "no global random state": lambda: _check_global_state(call),
             "the generator decides the draws": lambda: _check_repeatable(call),
-            "the batch is left alone": lambda: _check_batch(call, batch),
+            "the batch is left alone": lambda: _check_batch(objective, kept, batch),
             "the model is left alone": lambda: _check_model(call, kept),
             "halves add up": lambda: _check_halves(call, batch, min(rows)),
             "what is masked adds nothing": lambda: _check_masked(call, batch),
@@ -96,8 +96,10 @@ def _map(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """A batch with each tensor changed."""
     if isinstance(value, Tensor):
         return change(value)
-    if isinstance(value, Mapping):
-        return {name: _map(part, change) for name, part in value.items()}
+    if isinstance(value, MutableMapping):
+        made = copy(value)  # of its own kind: some are read by attribute
+        made.update({name: _map(part, change) for name, part in value.items()})
+        return made
     if isinstance(value, list | tuple):
         parts = [_map(part, change) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
@@ -163,13 +165,12 @@ def _check_repeatable(call: Callable[..., Sums]) -> None:
         raise CheckFailed("the generator decides the draws", f"the same sums for a generator in the same state: {first}", second)
 
 
-def _check_batch(call: Callable[..., Sums], batch: Any) -> None:
-    mine = _map(batch, torch.clone)
-    names, before = list(mine) if isinstance(mine, Mapping) else None, _map(mine, torch.clone)
-    call(mine)
-    if names is not None and list(mine) != names:
-        raise CheckFailed("the batch is left alone", f"the keys {', '.join(map(str, names))}", ", ".join(map(str, mine)))
-    if not all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(_tensors(before), _tensors(mine), strict=True)):
+def _check_batch(objective: Objective, kept: nn.Module, batch: Any) -> None:
+    mine = deepcopy(batch)
+    objective(deepcopy(kept).eval(), mine, generator(0, "check"))
+    if isinstance(batch, Mapping) and list(mine) != list(batch):
+        raise CheckFailed("the batch is left alone", f"the keys {', '.join(map(str, batch))}", ", ".join(map(str, mine)))
+    if not all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(_tensors(batch), _tensors(mine), strict=True)):
         raise CheckFailed("the batch is left alone", "its tensors as they were before the call", "other values")
 
 
@@ -210,15 +211,16 @@ def _check_halves(call: Callable[..., Sums], batch: Any, rows: int, tolerance: f
 def _check_masked(call: Callable[..., Sums], batch: Any) -> None:
     """Where the convention of -100 is in use; a random objective draws otherwise for another number of rows and is not asked."""
     rule = "what is masked adds nothing"
-    if not isinstance(batch, Mapping) or not isinstance(batch.get("labels"), Tensor) or not (batch["labels"] == -100).any():
+    if not isinstance(batch, MutableMapping) or not isinstance(batch.get("labels"), Tensor) or not (batch["labels"] == -100).any():
         return
-    empty = {**batch, "labels": torch.full_like(batch["labels"], -100)}
+    empty = copy(batch)
+    empty["labels"] = torch.full_like(batch["labels"], -100)
     if any(_numbers(sums := call(empty)).values()):
         raise CheckFailed(rule, "zeros for a batch whose labels are all -100", _numbers(sums))
     if (plain := _numbers(call())) != _numbers(call(seed=1)):
         return
-    longer = {name: torch.cat([value, empty[name][:1]]) if isinstance(value, Tensor) and value.ndim else value for name, value in batch.items()}
-    more = _numbers(call(longer))
+    row = iter(_tensors(_map(empty, lambda t: t[:1] if t.ndim else t)))
+    more = _numbers(call(_map(batch, lambda t: torch.cat([t, next(row)]) if t.ndim else next(row))))
     if not all(math.isclose(plain[name], more.get(name, 0.0), rel_tol=1e-4) for name in plain):
         raise CheckFailed(rule, f"{plain} also with one more row whose labels are all -100", more)
 

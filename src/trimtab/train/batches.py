@@ -41,7 +41,8 @@ class Batches:
     """Batch number n of a source, for n = 0, 1, 2 ...
 
     A source with ``batch(seed, step, size)`` is asked for batch n. An iterable is drawn from, and iterated again when it is exhausted; to start at a later n,
-    the batches before it are drawn and dropped, each under the random state it was drawn under before.
+    the batches before it are drawn and dropped, each under the random state it was drawn under before. Torch's global random state, from which a loader
+    shuffles and dropout draws, is seeded anew for each batch.
 
     Example:
         >>> batches = Batches(["a", "b", "c"], 0, None, torch.device("cpu"))
@@ -64,12 +65,12 @@ class Batches:
 
     def __call__(self, n: int) -> Any:
         if self.by_step:
-            seed_global(derive(self.seed, "global", "batch", n), self.device)
+            seed_global(derive(self.seed, "global", n), self.device)
             return to_device(self.source.batch(self.seed, n, self.size), self.device)
         if self._drawn == 0 < n:
             log.warning("drawing and dropping %d batches: %s", n, NO_PROMISE)
         while True:
-            seed_global(derive(self.seed, "global", "batch", self._drawn), self.device)
+            seed_global(derive(self.seed, "global", self._drawn), self.device)
             batch, self._drawn = self._next(), self._drawn + 1
             if self._drawn > n:
                 return to_device(batch, self.device)

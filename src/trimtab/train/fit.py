@@ -273,8 +273,7 @@ def _add_gradients(
     found: list[Sums] = []
     for i in range(accumulate):
         n = step * accumulate + i
-        batch = batches(n)
-        seed_global(derive(batches.seed, "global", "objective", n), batches.device)
+        batch = batches(n)  # which also seeds what dropout draws from
         with torch.autocast(batches.device.type, autocast) if autocast else nullcontext():
             sums = objective(model, batch, generator(batches.seed, "objective", step, i))
         if not isinstance(sums, Sums) or not all(isinstance(value, Tensor) for value in sums[:2]):
@@ -332,10 +331,10 @@ def _restore(state: Mapping[str, Any], model: nn.Module, optimizer: Optimizer, a
     # load_state_dict casts floating-point state to its parameter's type, which rounds an optimiser's float32 state of bf16 weights
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for index, saved in state["optimizer"].get("state", {}).items():
-        now = optimizer.state[parameters[index]]
-        for name, value in saved.items():
-            if isinstance(value, Tensor) and value.dtype != now[name].dtype:
-                now[name] = value.to(now[name].device)
+        now = optimizer.state.get(parameters[index], {}) if index in range(len(parameters)) else {}
+        for name in now.keys() & saved.keys():
+            if isinstance(saved[name], Tensor) and saved[name].dtype != now[name].dtype:
+                now[name] = saved[name].to(now[name].device)
     if averages:
         averages.load_state_dict(state["average"], bare)
     for hook, saved in pairs:
