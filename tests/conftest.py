@@ -7,6 +7,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMB
 os.environ |= {"MPLBACKEND": "Agg", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "NO_COLOR": "1"}
 
 import random
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -31,6 +32,9 @@ jaxtyping.install_import_hook([f"trimtab.{room}" for room in CHECKED], HOLD)
 for name, module in list(sys.modules.items()):
     if name.startswith("beartype.") and hasattr(module, "getrandbits"):
         module.getrandbits = random.Random(0).getrandbits
+
+# A shell starts what runs in the background with Ctrl-C ignored, and children inherit that: the tests of Ctrl-C would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)  # and with it torch fills new, unwritten memory with NaN: a read of it cannot go unseen
