@@ -15,7 +15,7 @@ from trimtab.claims.record import build_record
 from trimtab.claims.schema import problems
 from trimtab.core import TrimtabError, UsageError, cards
 from trimtab.testing.errors import CheckFailed
-from trimtab.testing.tasks import _own_random_state, _scramble, _states
+from trimtab.testing.global_state import own_random_state, scramble, states
 
 
 def check_claim(claim: Claim, size: str = "smoke", *, card: bool = True) -> None:
@@ -45,7 +45,7 @@ def check_claim(claim: Claim, size: str = "smoke", *, card: bool = True) -> None
     if not claim.title:
         raise CheckFailed("a title", "one question, for people", "none")
     _check_sizes(claim)
-    with tempfile.TemporaryDirectory() as folder, _own_random_state():
+    with tempfile.TemporaryDirectory() as folder, own_random_state():
         with _no_trace():
             first = {arm: _measure(claim, size, arm, Path(folder)) for arm in claim.arms}
         measured = {arm: pair["metrics"] for arm, pair in first.items()}
@@ -99,9 +99,9 @@ def _state() -> dict[str, Any]:
 @contextmanager
 def _no_trace() -> Iterator[None]:
     """A worker measures many pairs: what one leaves behind in the process, the next one starts from."""
-    before, draws = _state(), _states()
+    before, draws = _state(), states()
     yield
-    after, drawn = _state(), _states()
+    after, drawn = _state(), states()
     if changed := [name for name in {**before, **after} if before.get(name) != after.get(name)]:
         name = changed[0]
         raise CheckFailed("the process is left as it was", f"{name} = {before.get(name)}", after.get(name))
@@ -114,7 +114,7 @@ def _check_again(claim: Claim, size: str, arm: str, expected: Mapping[str, float
     folder.mkdir()
     run = PairRun(folder, lambda step, steps, values: None)
     for number, rule in enumerate(("the same pair gives the same numbers", "a finished folder gives the same numbers")):
-        _scramble(number + 71)  # not a seed that somebody sets before the check
+        scramble(number + 71)  # not a seed that somebody sets before the check
         with _no_trace():
             seen = finite(claim.measure(arm, 0, claim.size(size), run))
         if different := [name for name in {**expected, **seen} if expected.get(name) != seen.get(name)]:

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimtab.core import UsageError, unknown
 from trimtab.testing.errors import CheckFailed
-from trimtab.testing.tasks import _own_random_state, _scramble, _states
+from trimtab.testing.global_state import own_random_state, scramble, states
 
 RULES = (
     "it has a repr",
@@ -64,7 +64,7 @@ def check_module(module: nn.Module | Callable[..., nn.Module], *inputs: Any, cau
     if rows < 2 or all(torch.equal(value, value.flip(0)) for value in _batched(inputs, rows)):
         raise UsageError(f"inputs must have a tensor with at least two rows that differ, got {rows} rows; the first and the last must not be equal")
     checks: dict[str, Callable[[], None]] = {}
-    with _own_random_state():
+    with own_random_state():
         if isinstance(module, nn.Module):
             whole = deepcopy(module).eval()
         else:
@@ -92,7 +92,7 @@ def _factory(module: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     takes = _takes(module)
 
     def make(seed: int, **where: Any) -> nn.Module:
-        _scramble(seed)
+        scramble(seed)
         seeds: dict[str, Any] = {name: torch.Generator().manual_seed(seed) if name == "generator" else seed for name in _SEEDS if name in takes}
         made = module(**seeds, **where)
         if not isinstance(made, nn.Module):
@@ -167,9 +167,9 @@ def _check_inputs(module: nn.Module, inputs: tuple[Any, ...]) -> None:
 
 
 def _check_repeatable(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-    _scramble(0)
+    scramble(0)
     first = _outputs(module, inputs)
-    _scramble(0)  # a draw from the global state is the next rule's finding
+    scramble(0)  # a draw from the global state is the next rule's finding
     second = _outputs(module, inputs)
     if not _same(first, second):
         raise CheckFailed("evaluation is repeatable", "the outputs of the first call in the second", _gap(first, second))
@@ -177,13 +177,13 @@ def _check_repeatable(module: nn.Module, inputs: tuple[Any, ...]) -> None:
 
 def _check_random_state(module: nn.Module, inputs: tuple[Any, ...]) -> None:
     rule = "no global random state"
-    _scramble(1)
-    before = _states()
+    scramble(1)
+    before = states()
     first = _outputs(module, inputs)
-    after = _states()
+    after = states()
     if changed := [name for name in ("torch", "numpy") if before[name] != after[name]]:
         raise CheckFailed(rule, "evaluation to leave it as it was", f"that of {', '.join(changed)} changed")
-    _scramble(2)
+    scramble(2)
     second = _outputs(module, inputs)
     if not _same(first, second):
         raise CheckFailed(rule, "the same outputs whatever it is", _gap(first, second))
@@ -243,7 +243,7 @@ def _near(a: list[Tensor], b: list[Tensor]) -> bool:
 def _check_gradients(module: nn.Module, inputs: tuple[Any, ...]) -> None:
     module, source = _shaken(module).train(), torch.Generator().manual_seed(0)
     for seed in range(3):  # dropout may spare a small part once
-        _scramble(seed)
+        scramble(seed)
         outputs = [value for value in _run(module, _copied(inputs)) if value.requires_grad]
         if outputs:
             sum((value * torch.randn(value.shape, generator=source).to(value)).sum() for value in outputs).backward()  # pyright: ignore[reportAttributeAccessIssue]
@@ -300,10 +300,10 @@ def _check_seed(factory: Callable[..., nn.Module], make: Callable[..., nn.Module
     if a and _same(a, c):
         raise CheckFailed(rule, f"other weights from another {names[0]}", "equal ones")
     given: Any = torch.Generator().manual_seed(0) if names[0] == "generator" else 0
-    _scramble(5)
-    before = _states()
+    scramble(5)
+    before = states()
     made = factory(**{names[0]: given})
-    after = _states()
+    after = states()
     if changed := [name for name in ("torch", "numpy") if before[name] != after[name]]:
         raise CheckFailed(rule, f"a {names[0]} to be all that is drawn from", f"the global random state of {', '.join(changed)} changed")
     if not _same(a, list(made.state_dict().values())):

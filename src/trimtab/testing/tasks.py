@@ -1,11 +1,8 @@
 """The contract of a task, to run on your own."""
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import combinations
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +10,7 @@ from trimtab.core import UsageError
 from trimtab.metrics.sequence import IGNORE
 from trimtab.tasks import Batch, SeqTask, Task, TaskMixture
 from trimtab.testing.errors import CheckFailed
+from trimtab.testing.global_state import own_random_state, scramble, states
 
 _SIZE = 64
 _Make = Callable[[int, int, int], Batch]
@@ -45,7 +43,7 @@ def check_task(task: Task, *, lengths: Sequence[int] | None = None, seeds: Seque
         raise UsageError(f"seeds must be at least two different ones, got {tuple(seeds)}: one seed cannot show that another changes the batch")
     if lengths is not None and not isinstance(task, SeqTask):
         raise UsageError(f"lengths must be left out for {task.name}, which is no SeqTask and draws its own")
-    with _own_random_state():
+    with own_random_state():
         if not isinstance(task, SeqTask):
             make = _named(task.batch, "")
             _check_batches(task, make, seeds)
@@ -151,37 +149,14 @@ def _require(fine: Tensor, batch: Batch, rule: str, expected: str) -> None:
         raise CheckFailed(rule, expected, seen)
 
 
-def _states() -> dict[str, tuple]:
-    kind, key, *rest = np.random.get_state()
-    return {"torch": tuple(torch.get_rng_state().tolist()), "numpy": (kind, *np.asarray(key).tolist(), *rest), "random": random.getstate()}
-
-
-def _scramble(seed: int) -> None:
-    torch.default_generator.manual_seed(seed)
-    np.random.seed(seed)
-    random.seed(seed)
-
-
-@contextmanager
-def _own_random_state() -> Iterator[None]:
-    """Let the caller's global random state be as it was, whatever the block does to it."""
-    for_torch, for_numpy, for_random = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(for_torch)
-        np.random.set_state(for_numpy)
-        random.setstate(for_random)
-
-
 def _check_random_state(make: _Make, seed: int) -> None:
     rule = "no global random state"
-    _scramble(1)
-    before, first, after = _states(), _copy(make(seed, 0, _SIZE)), _states()
-    _scramble(1)
+    scramble(1)
+    before, first, after = states(), _copy(make(seed, 0, _SIZE)), states()
+    scramble(1)
     again = _copy(make(seed, 0, _SIZE))
-    _scramble(2)
-    other, after_other = make(seed, 0, _SIZE), _states()
+    scramble(2)
+    other, after_other = make(seed, 0, _SIZE), states()
     changed = [name for name in ("torch", "numpy") if before[name] != after[name]]
     # checkers of annotations draw from random, so only a state that was set, and no longer depends on the one before, is the task's doing
     changed += ["random"] * (after["random"] == after_other["random"])

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from trimtab.core import UsageError, generator, unknown
 from trimtab.testing.errors import CheckFailed
-from trimtab.testing.tasks import _own_random_state, _scramble, _states
+from trimtab.testing.global_state import own_random_state, scramble, states
 from trimtab.train import Moment, Objective, Run, Sums
 from trimtab.train.checkpoint import read_tree
 from trimtab.train.fit import LOGGED
@@ -74,7 +74,7 @@ def check_objective(objective: Objective, model: nn.Module, batch: Any, *, skip:
     def call(what: Any = batch, seed: int = 0, on: nn.Module | None = None) -> Sums:
         return objective(deepcopy(kept).eval() if on is None else on, deepcopy(what), generator(seed, "check"))
 
-    with _own_random_state():
+    with own_random_state():
         checks: dict[str, Callable[[], None]] = {
             "it returns sums and counts": lambda: _check_form(call()),
             "parts have names of their own": lambda: _check_names(call()),
@@ -149,12 +149,12 @@ def _check_names(sums: Sums) -> None:
 
 def _check_global_state(call: Callable[..., Sums]) -> None:
     rule = "no global random state"
-    _scramble(1)
-    before, first, after = _states(), _numbers(call()), _states()
+    scramble(1)
+    before, first, after = states(), _numbers(call()), states()
     if changed := [name for name in before if before[name] != after[name]]:
         raise CheckFailed(rule, f"the state of {', '.join(before)} as it was before the call", f"that of {', '.join(changed)} changed")
     if (repeated := _numbers(call())) == first:  # else it changes by itself, which is another rule's
-        _scramble(2)
+        scramble(2)
         if (other := _numbers(call())) != first:
             raise CheckFailed(rule, f"the same sums whatever the global random state: {repeated}", other)
 
