@@ -5,8 +5,8 @@ Rooms (``trimtab.nn``, ``trimtab.tasks`` ...) load at first use; importing the p
 
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # typing has it too, and would load twenty modules for it
 if TYPE_CHECKING:  # for editors and type checkers, which do not see rooms that load at first use
     from trimtab import claims, cli, core, losses, metrics, nn, optim, tasks, testing, train
 

@@ -353,3 +353,12 @@ def test_a_page_of_a_damaged_record_is_still_written(tmp_path, key, value):
 def test_a_field_may_be_missing(tmp_path):
     write_report([Entry(View({}), Path("x.json"))], tmp_path)
     assert len([*tmp_path.glob("*.html")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "zone"), [("superior", (0.05, math.inf)), ("trend", (0.05, math.inf)), ("not_worse", (-0.05, math.inf)), ("equal", (-0.05, 0.05))]
+)
+def test_the_shaded_zone_is_where_a_statement_of_its_kind_is_reproduced(kind, zone):
+    shown = record()
+    shown["statements"][0]["kind"] = kind
+    assert View(shown).statements[0].zone == zone

@@ -157,6 +157,12 @@ def test_best_of_takes_the_best_by_the_validation_metric_and_says_which():
     assert evaluate(worst, best_table())["contrast"]["arm"] == "a"
 
 
+def test_best_of_goes_by_the_mean_over_seeds_not_by_one():
+    measured = best_table()
+    measured["a"]["0"]["by"] = 0.9
+    assert evaluate(superior("x", best_of(("a", "c"), by="by"), over="b", margin=0.5, why="w"), measured)["contrast"]["arm"] == "c"
+
+
 def test_best_of_needs_all_its_arms():
     measured = best_table()
     del measured["a"]

@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ import trimtab.claims
 from trimtab.claims import loading
 from trimtab.cli import COMMANDS, main
 from trimtab.cli.run import parse_seeds
+from trimtab.cli.terminal import mastered
 from trimtab.core import UsageError, cards
 
 HEAVY = ("torch", "numpy", "scipy", "sklearn", "matplotlib", "rich", "jinja2", "jaxtyping")
@@ -469,3 +471,8 @@ def test_doctor_names_versions_extras_and_records(toy, call):
     (toy / "toy.py").write_text(TOY.replace("0.05", "0.06"))
     _, out, _ = call("doctor")
     assert "stale: its claim file has changed since" in " ".join(out.split())
+
+
+def test_an_arm_that_did_not_master_its_training_is_named(capsys):
+    mastered(SimpleNamespace(mastered={"standard": True, "count": False}, condition="exact@1x at least 0.98"))
+    assert capsys.readouterr().out == "Mastered the training task (exact@1x at least 0.98): standard yes, count NO\n"

@@ -50,6 +50,16 @@ def test_equals_a_loop_written_by_hand(tmp_path):
     assert [line["lr"] for line in result.metrics()] == pytest.approx([0.05 * schedule(step) for step in range(8)])
 
 
+def test_a_gradient_within_the_clip_is_left_alone(tmp_path):
+    def sgd(parameters):  # takes the gradient as it is, where AdamW would hide its scale
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    models = [made(Plain, dtype=torch.float64) for _ in range(2)]
+    for model, clip in zip(models, (1e6, None), strict=True):
+        fit(model, NextToken(), folder=tmp_path / str(clip), optimizer=sgd, clip=clip, **DATA)
+    close(weights(models[0]), weights(models[1]), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("reduction", ["token", "example"])
 def test_accumulated_batches_equal_one_large_one(tmp_path, reduction):
     class Whole(Source):
