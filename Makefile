@@ -63,6 +63,6 @@ endif
 
 # torch first and alone, so that the index given for it serves nothing else.
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/.created
-	$(if $(TORCH_INDEX),$(PIP) install --no-deps -c constraints.txt --index-url $(TORCH_INDEX) torch)
-	$(PIP) install -c constraints.txt -e '.$(if $(filter-out base,$*),[$*])'
+	$(if $(TORCH_INDEX),$(PIP) install -q --no-deps -c constraints.txt --index-url $(TORCH_INDEX) torch)
+	$(PIP) install -q -c constraints.txt -e '.$(if $(filter-out base,$*),[$*])'
 	@touch $@
