@@ -261,7 +261,7 @@ def test_run_prints_table_mastery_statements_and_places(toy, drawn, call):
     words = " ".join(out.split())
     for line in ("length 1x 5x", "standard 1.000 0.310", "hint 1.000 0.610", "paper 0.926", "exact@1x at least 0.98): standard yes, hint yes"):
         assert line in words
-    assert "● reproduced hint over standard +0.300 [+0.300, +0.300], margin 0.05, paper 0.400" in words
+    assert "● reproduced hint over standard edit@5x +0.300 [+0.300, +0.300], margin 0.05, paper 0.400" in words
     assert "Verdict: ● reproduced (small, 3 seeds" in words
     places = dict(line.split() for line in out.splitlines() if re.match(r"(record|report|figures) ", line))
     assert json.loads(Path(places["record"]).read_text())["verdict"] == "reproduced"
@@ -283,7 +283,8 @@ def test_one_seed_has_no_verdict_beside_the_record_that_decides(toy, call):
     code, out, _ = call("run", "toy", "--seeds", "1")
     assert code == 0
     assert "Verdict: 1 seed: no verdict (small, 1 seed" in out
-    assert "Record that decides this claim: ● reproduced (small, 3 seeds" in out
+    assert "The record that decides this claim: ● reproduced (small, 3 seeds" in out
+    assert out.count("edit@5x +0.300 [+0.300, +0.300]") == 1  # the numbers of all seeds, below those of one
     assert "1 seed: no verdict." in Path("trimtab-runs/toy/report/toy.html").read_text()
 
 

@@ -94,7 +94,7 @@ def statements(view: View) -> None:
         click.echo(f"{word:<15}{s.name}{'' if s.primary else ' (secondary)'}")
         interval = f" [{shown(s.low, True)}, {shown(s.high, True)}]" if s.low is not None else ""
         details = [
-            "not measured" if s.estimate is None else shown(s.estimate, True) + interval,
+            "not measured" if s.estimate is None else f"{s.metric} {shown(s.estimate, True)}{interval}",
             f"margin {exact(s.margin)}",
             f"paper {s.paper}" if s.paper != "–" else "",
             s.note,
