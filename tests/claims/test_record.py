@@ -311,3 +311,14 @@ def test_committed_records_hold_and_are_bound_to_their_commit():
         if "bad object" in shown.stderr or re.search("not a git repository|invalid object name", shown.stderr):
             continue  # a shallow clone, or no clone
         assert claim_hash(shown.stdout, record["size"]) == record["claim_hash"], path
+
+
+def test_a_verdict_that_its_interval_does_not_give_is_refused():
+    from pathlib import Path
+
+    from trimtab.claims.schema import problems
+
+    committed = read_record(next(Path(__file__).parents[2].glob("records/task-hinting/*.json")))
+    forged = {**committed, "verdict": "reproduced", "statements": [{**entry, "verdict": "reproduced"} for entry in committed["statements"]]}
+    assert problems(committed) == []
+    assert "statements[0].verdict should be 'undecided' by its interval and margin, is 'reproduced'" in problems(forged)

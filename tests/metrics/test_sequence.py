@@ -56,7 +56,7 @@ def test_a_row_without_supervised_tokens_is_refused():
 
 @pytest.mark.usefixtures("annotations_off")
 def test_shapes_that_disagree():
-    with pytest.raises(UsageError, match=r"got \(2, 3\) and \(2, 4\)"):
+    with pytest.raises(UsageError, match=r"got \(2, 3, 4\) and \(2, 4\)"):
         exact_match(torch.zeros(2, 3, 4), torch.zeros(2, 4, dtype=torch.long))
     with pytest.raises(UsageError, match="as many rows, got 2 and 1"):
         free_running(torch.zeros(2, 3, dtype=torch.long), torch.zeros(1, 3, dtype=torch.long), eos=1)
@@ -162,3 +162,10 @@ def test_length_outside_the_target():
 def test_before_eos():
     assert before_eos(torch.tensor([[EOS, 1], [1, EOS], [1, 1]]), EOS).tolist() == [0, 1, 2]
     assert before_eos(torch.empty(2, 0, dtype=torch.long), EOS).tolist() == [0, 0]
+
+
+def test_nan_is_never_right():
+    labels = torch.tensor([[-100, 0, 0]])
+    for measure in (exact_match, token_accuracy):
+        with pytest.raises(ValueError, match="logits must not be NaN"):
+            measure(torch.full((1, 3, 4), float("nan")), labels)

@@ -127,3 +127,12 @@ def test_a_sample_of_the_wrong_form_is_named(wrong):
 def test_cost():
     task = Sorting()
     assert cost(task.batch(0, 0, 3, 5)) == {"rows": 3, "positions": 36, "supervised": 18}
+
+
+def test_the_repr_tells_tasks_apart():
+    from trimtab.tasks import Count, Sorting, Successor, TaskMixture
+
+    short, long = Sorting(5, lengths=(1, 3)), Sorting(5, lengths=(1, 9))
+    tasks = [short, long, Successor(short), Successor(long), Count(short), *(TaskMixture(short, {hint: 0.5}) for hint in (short, Successor(short), Count(short)))]
+    assert len({repr(task) for task in tasks}) == len(tasks)
+    assert " at 0x" not in "".join(map(repr, tasks))

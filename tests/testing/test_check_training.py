@@ -543,7 +543,7 @@ def test_says_what_differs_and_where_it_was_stopped(monkeypatch):
     said = r"the same state: expected hooks/0/calls = 8 in checkpoint-000000008.safetensors of a run stopped after step 1 and killed after step 4, saw 7"
     with pytest.raises(CheckFailed, match=said):
         check_resume(hook_state_lost_that_training_does_not_see(monkeypatch))
-    with pytest.raises(CheckFailed, match=r"expected 2/lr = 0.0045\d* in metrics.jsonl of a run stopped after step 5 and killed after step 6, saw 0.05"):
+    with pytest.raises(CheckFailed, match=r"expected 2/lr = 0.0083\d* in metrics.jsonl of a run stopped after step 5 and killed after step 6, saw 0.05"):
         check_resume(schedule_that_counts_its_own_calls(monkeypatch), at=[5])
 
 

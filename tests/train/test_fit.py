@@ -446,3 +446,17 @@ def test_model_with_frozen_parameters(tmp_path):
 def test_toy_model_is_tied():
     model = made(Model)
     assert model.head.weight is model.embed.weight
+
+
+@pytest.mark.parametrize("count", [-1.0, float("inf")])
+def test_a_count_that_is_none_is_refused(tmp_path, count):
+    def objective(model, batch, generator):
+        return NextToken()(model, batch, generator)._replace(count=torch.tensor(count))
+
+    with pytest.raises(UsageError, match="objective must count what it sums over"):
+        fit(made(Plain), objective, folder=tmp_path, **DATA)
+
+
+def test_a_schedule_that_gives_nan_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="schedule must give finite numbers, got nan for step 2"):
+        fit(made(Plain), NextToken(), folder=tmp_path, schedule=lambda step: float("nan") if step == 2 else 1.0, **DATA)

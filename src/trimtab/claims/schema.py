@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from trimtab.claims.statements import claim_verdict
+from trimtab.claims.statements import claim_verdict, judge
 
 Check = Callable[[Any], bool]
 Fields = Mapping[str, tuple[Check, str]]
@@ -167,6 +167,10 @@ def problems(record: Any) -> list[str]:
     seeds = {str(seed) for seed in record["seeds"]}
     if record["measured"].keys() != set(record["arms"]) or any(rows.keys() != seeds for rows in record["measured"].values()):
         found.append("measured should have every arm with every seed and no other")
+    for k, entry in enumerate(statements):
+        follows = judge(entry["kind"], entry["interval"], entry["margin"]) if entry["interval"] else None
+        if entry["verdict"] in ("reproduced", "contradicted") and entry["verdict"] != follows:
+            found.append(f"statements[{k}].verdict should be {follows!r} by its interval and margin, is {entry['verdict']!r}")
     due = claim_verdict([entry for entry in statements if entry["primary"]]) if record["size"] != "smoke" and len(seeds) > 1 else None
     if record["verdict"] != due:
         found.append(f"verdict should be {due!r} by its statements, size and seeds, is {record['verdict']!r}")

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -44,7 +45,8 @@ class Progress:
         getattr(self, f"_{event['event']}")(event)
 
     def _say(self, line: str) -> None:
-        self.bars.console.print(line, markup=False, highlight=False) if self.bars else click.echo(line, err=True)
+        with suppress(BrokenPipeError):  # nobody reads along: no reason to end the job
+            self.bars.console.print(line, markup=False, highlight=False) if self.bars else click.echo(line, err=True)
 
     def _start(self, event: dict[str, Any]) -> None:
         self.pairs, self.finished = event["pairs"], event["finished"]

@@ -140,9 +140,9 @@ def _print(done: Entry, decides: Entry | None) -> None:
     statements(view)
     click.echo()
     click.secho(f"Verdict: {verdict(view)}", bold=True)
-    if not view.verdict and not decides:
+    if not view.verdict and decides is None:
         click.echo("Record that decides this claim: none yet")
-    elif not view.verdict:  # one lucky seed must not be all that a reader sees
+    elif not view.verdict and decides is not None:  # one lucky seed must not be all that a reader sees
         click.echo()
         click.secho(f"The record that decides this claim: {verdict(decides.view)}, {decides.path}", bold=True)
         click.echo()

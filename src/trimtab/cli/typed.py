@@ -113,7 +113,8 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             code = super().invoke(ctx)
-            sys.stdout.flush()  # here, where a closed pipe can still be caught
+            if sys.stdout:  # None where it was closed
+                sys.stdout.flush()  # here, where a closed pipe can still be caught
             return code
         except BrokenPipeError:
             # The reader (head, less) has what it wanted. Python flushes once more on its way out: give that somewhere to go.

@@ -1,6 +1,7 @@
 """Files written whole or not at all, and folders that one process holds at a time."""
 
 import fcntl
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.core.errors import DamagedFile, FolderInUse
+
+_calls = itertools.count()  # so that two threads which write one file do not share a temporary one
 
 
 def sync(path: Path) -> None:
@@ -36,7 +39,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
         'whole'
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_calls)}.tmp")
     try:
         yield temporary
         sync(temporary)
@@ -94,6 +97,8 @@ def read_json(path: str | Path) -> Any:
     """
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except RecursionError:
+        raise DamagedFile(f"{path} should be JSON and is not: it is nested too deeply; delete it or restore it from a copy") from None
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise DamagedFile(f"{path} should be JSON and is not: {error}; delete it or restore it from a copy") from error
 

@@ -18,9 +18,11 @@ IGNORE = -100  # the label of a position that is not supervised, as in PyTorch's
 
 def _hits(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Where the prediction is right, and where one is asked for; position t of both is about labels[:, t + 1]."""
-    if logits.shape[:2] != labels.shape:
-        seen = f"{tuple(logits.shape[:2])} and {tuple(labels.shape)}"
-        raise UsageError(f"logits and labels must agree in batch and tokens, got {seen}; give the logits of the whole row, unshifted")
+    if logits.ndim != 3 or logits.shape[:2] != labels.shape:
+        seen = f"{tuple(logits.shape)} and {tuple(labels.shape)}"
+        raise UsageError(f"logits must be [batch, tokens, vocab] and labels [batch, tokens], got {seen}; give the logits of the whole row, unshifted")
+    if bool(logits.isnan().any()):  # argmax would take the first NaN for the answer
+        raise UsageError("logits must not be NaN, and some are; the model that gave them has diverged")
     wanted = labels[:, 1:]
     return logits[:, :-1].argmax(-1) == wanted, wanted != IGNORE
 

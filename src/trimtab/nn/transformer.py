@@ -102,6 +102,8 @@ class Transformer(nn.Module):
             raise UsageError(f"dim must be a multiple of heads, got dim={dim} and heads={heads}; dim={(dim // heads + 1) * heads} would do")
         if heads % kv_heads:
             raise UsageError(f"kv_heads must divide heads, got kv_heads={kv_heads} and heads={heads}; kv_heads=1 and kv_heads={heads} always do")
+        if wrong := [name for name, value in {"tied": tied, "bias": bias, "causal": causal}.items() if not isinstance(value, bool)]:
+            raise UsageError(f"{wrong[0]} must be True or False")
         if not 0 <= dropout < 1:
             raise UsageError(f"dropout must be in [0, 1), got {dropout}")
         self._settings: dict[str, Any] = {
@@ -177,6 +179,8 @@ class Transformer(nn.Module):
         """What the last block leaves, before the last norm. :meth:`unembed` turns it, or what any block leaves, into logits. Arguments as :meth:`forward`."""
         order = (self.schedule or range(len(self.blocks))) if schedule is None else _in_range(schedule, len(self.blocks))
         keep = _sound(input_ids, attention_mask, cache, self.max_length)
+        if cache is not None and not self.causal:
+            raise UsageError("a cache needs a causal model, and this one was made with causal=False: its earlier tokens would have to see the later ones")
         if cache is not None and cache.places != len(order):
             raise UsageError(f"the cache is for a schedule of {cache.places} blocks, this call runs {len(order)}; make it with new_cache(capacity, schedule)")
         how = {"causal": self.causal, "device": input_ids.device, "dtype": self.tokens.weight.dtype}

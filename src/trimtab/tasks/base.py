@@ -150,6 +150,10 @@ class SeqTask(ABC):
     lengths: tuple[int, int]
     shortest: int = 1
 
+    def __repr__(self) -> str:
+        """Class and attributes: a run that is resumed knows its task by this."""
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items() if not name.startswith('_'))})"
+
     @abstractmethod
     def sample(self, size: int, length: int, generator: torch.Generator) -> tuple[Int[Tensor, "rows tokens"], Bool[Tensor, "rows tokens"]]:
         """Draw examples, all of one length; every random number comes from the generator.

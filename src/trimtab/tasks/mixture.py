@@ -56,6 +56,9 @@ class TaskMixture:
         self.name = " + ".join([main.name, *(f"{share:g} {hint.name}" for hint, share in self.hints.items())])
         self.vocab, self.lengths = main.vocab, main.lengths
 
+    def __repr__(self) -> str:
+        return f"TaskMixture({self.main!r}, {self.hints!r})"
+
     def _hint_rows(self, size: int) -> list[int]:
         counts = [round(share * size) for share in self.hints.values()]
         if 0 in counts:

@@ -134,6 +134,8 @@ def fit(
         ("steps", steps, "an int >= 1", isinstance(steps, int) and steps >= 1),
         ("seed", seed, "an int >= 0", isinstance(seed, int) and seed >= 0),
         ("accumulate", accumulate, "an int >= 1", isinstance(accumulate, int) and accumulate >= 1),
+        ("lr", lr, "a finite number >= 0", isinstance(lr, int | float) and 0 <= lr < math.inf),
+        ("weight_decay", weight_decay, ">= 0 and finite", isinstance(weight_decay, int | float) and 0 <= weight_decay < math.inf),
         ("clip", clip, "a finite number > 0, or None", clip is None or 0 < clip < math.inf),
         ("evaluate_every", evaluate_every, "an int >= 1 beside evaluate, or None", evaluate_every is None or (evaluate is not None and evaluate_every >= 1)),
         ("checkpoint_every", checkpoint_every, "an int >= 1, or None", checkpoint_every is None or checkpoint_every >= 1),
@@ -173,12 +175,16 @@ def fit(
 
         while step < steps:
             if schedule is not None:
+                if not math.isfinite(share := schedule(step)):
+                    raise UsageError(f"schedule must give finite numbers, got {share} for step {step}")
                 for group in opt.param_groups:
-                    group["lr"] = group.setdefault("initial_lr", float(group["lr"])) * schedule(step)
+                    group["lr"] = group.setdefault("initial_lr", float(group["lr"])) * share
             sums = _add_gradients(model, objective, batches, opt, step, accumulate, autocast)
             gradients = [p.grad for group in opt.param_groups for p in group["params"] if p.grad is not None]
             # Several processes would add up the gradients and the sums here: what follows divides once, by the global count.
             total, count = sums["loss"]
+            if not 0 <= count < math.inf:
+                raise UsageError(f"objective must count what it sums over, a finite number >= 0, got {count} in step {step + 1}")
             loss, norm = (total / count, _norm(gradients) / count) if count else (total, 0.0)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 raise _not_finite(batches.names(step, accumulate), step, loss, norm, opt, clip)

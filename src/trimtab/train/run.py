@@ -119,6 +119,7 @@ class Metrics:
         self._file.close()
 
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _HOW = ("foreach", "fused", "capturable", "differentiable")  # how an optimiser computes, not what; torch adds to these from version to version
 
 
@@ -135,15 +136,16 @@ def describe(value: Any) -> Any:
         return {str(k): describe(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [describe(v) for v in value]
-    text = re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    text = _ADDRESS.sub("", repr(value))
     # a module with a teacher inside prints pages
     return text if len(text) <= 1000 else f"{text[:200]}... ({len(text)} characters, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]})"
 
 
 def describe_model(model: nn.Module) -> str:
-    """A model by its class and the names, shapes and types of its tensors."""
+    """A model by its class, the names, shapes and types of its tensors, and what its repr and its ``settings`` say."""
     state = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     layout = repr([(name, tuple(value.shape), str(value.dtype)) for name, value in state.items()])
+    layout += _ADDRESS.sub("", repr(model)) + repr(describe(getattr(model, "settings", None)))  # what no tensor shows: heads, dropout, order of blocks
     numbers = sum(p.numel() for p in model.parameters())
     return f"{type(model).__name__} with {numbers} parameters, layout {hashlib.sha256(layout.encode()).hexdigest()[:12]}"
 
@@ -185,8 +187,8 @@ def enter(
         UsageError: the folder holds a run of other settings.
         DamagedFile: it has checkpoints and no run.json.
     """
-    for pattern in (".*.safetensors.*.tmp", ".metrics.jsonl.*.tmp", ".run.json.*.tmp"):
-        for stale in folder.glob(pattern):  # of a process that was killed while it wrote
+    for pattern in (".*.safetensors.*.tmp", ".metrics.jsonl.*.tmp", ".run.json.*.tmp", ".tmp??????"):
+        for stale in folder.glob(pattern):  # of a process that was killed while it wrote; the last are safetensors' own
             stale.unlink()
     path = folder / "run.json"
     conditions = {
