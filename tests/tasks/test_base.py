@@ -133,6 +133,7 @@ def test_the_repr_tells_tasks_apart():
     from trimtab.tasks import Count, Sorting, Successor, TaskMixture
 
     short, long = Sorting(5, lengths=(1, 3)), Sorting(5, lengths=(1, 9))
-    tasks = [short, long, Successor(short), Successor(long), Count(short), *(TaskMixture(short, {hint: 0.5}) for hint in (short, Successor(short), Count(short)))]
+    mixtures = [TaskMixture(short, {hint: 0.5}) for hint in (short, Successor(short), Count(short))]
+    tasks = [short, long, Successor(short), Successor(long), Count(short), *mixtures]
     assert len({repr(task) for task in tasks}) == len(tasks)
     assert " at 0x" not in "".join(map(repr, tasks))
