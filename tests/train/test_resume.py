@@ -460,3 +460,11 @@ def test_a_data_loader_is_drawn_forward(tmp_path, shuffle, caplog):
     assert "drawing and dropping 10 batches: the source is an iterable" in caplog.text
     assert result.notes == (NO_PROMISE,)
     assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
+
+
+def test_only_what_safetensors_left_is_removed(tmp_path):
+    for name in (".tmpa1B2c3", ".tmp-notes", ".tmpabcdefg"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".tmpfolder").mkdir()
+    run(tmp_path)
+    assert sorted(path.name for path in tmp_path.glob(".tmp*")) == [".tmp-notes", ".tmpabcdefg", ".tmpfolder"]

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,8 +135,8 @@ def fit(
         ("steps", steps, "an int >= 1", isinstance(steps, int) and steps >= 1),
         ("seed", seed, "an int >= 0", isinstance(seed, int) and seed >= 0),
         ("accumulate", accumulate, "an int >= 1", isinstance(accumulate, int) and accumulate >= 1),
-        ("lr", lr, "a finite number >= 0", isinstance(lr, int | float) and 0 <= lr < math.inf),
-        ("weight_decay", weight_decay, ">= 0 and finite", isinstance(weight_decay, int | float) and 0 <= weight_decay < math.inf),
+        ("lr", lr, "a finite number >= 0", isinstance(lr, Real | Tensor) and 0 <= lr < math.inf),
+        ("weight_decay", weight_decay, ">= 0 and finite", isinstance(weight_decay, Real) and 0 <= weight_decay < math.inf),
         ("clip", clip, "a finite number > 0, or None", clip is None or 0 < clip < math.inf),
         ("evaluate_every", evaluate_every, "an int >= 1 beside evaluate, or None", evaluate_every is None or (evaluate is not None and evaluate_every >= 1)),
         ("checkpoint_every", checkpoint_every, "an int >= 1, or None", checkpoint_every is None or checkpoint_every >= 1),

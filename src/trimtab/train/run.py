@@ -187,8 +187,11 @@ def enter(
         UsageError: the folder holds a run of other settings.
         DamagedFile: it has checkpoints and no run.json.
     """
-    for pattern in (".*.safetensors.*.tmp", ".metrics.jsonl.*.tmp", ".run.json.*.tmp", ".tmp??????"):
-        for stale in folder.glob(pattern):  # of a process that was killed while it wrote; the last are safetensors' own
+    for pattern in (".*.safetensors.*.tmp", ".metrics.jsonl.*.tmp", ".run.json.*.tmp"):
+        for stale in folder.glob(pattern):  # of a process that was killed while it wrote
+            stale.unlink()
+    for stale in folder.glob(".tmp*"):  # safetensors' own, as it names them; a file of the user's is not ours to remove
+        if re.fullmatch(r"\.tmp[A-Za-z0-9]{6}", stale.name) and stale.is_file():
             stale.unlink()
     path = folder / "run.json"
     conditions = {
