@@ -1,7 +1,6 @@
 """Claims: published results as experiments with a verdict. One file a claim, loaded by its slug; importing the room loads none, and no torch."""
 
 from trimtab.claims.claim import Claim, Mastery, PairRun, Size, claim_hash
-from trimtab.claims.intervals import coverage, paired_t
 from trimtab.claims.loading import load, load_file, slugs
 from trimtab.claims.record import find_records, read_record, stale, supersede
 from trimtab.claims.run import ClaimIncomplete, estimate, run_claim
@@ -18,7 +17,6 @@ __all__ = [
     "best_of",
     "claim_hash",
     "claim_verdict",
-    "coverage",
     "curve_point",
     "equal",
     "estimate",
@@ -27,7 +25,6 @@ __all__ = [
     "load",
     "load_file",
     "not_worse",
-    "paired_t",
     "read_record",
     "run_claim",
     "slugs",

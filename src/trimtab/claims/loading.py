@@ -53,7 +53,8 @@ def load(slug: str) -> Claim:
     return claim
 
 
-def _run(path: Path) -> ModuleType:
+def run_file(path: Path) -> ModuleType:
+    """A Python file as a module of its own."""
     name = f"trimtab_claim_{path.stem}"
     if path.suffix != ".py" or not (spec := spec_from_file_location(name, path)) or not spec.loader:
         raise UsageError(f"a claim file must be a .py file, got {path}")
@@ -82,7 +83,7 @@ def load_file(path: str | Path) -> Claim:
     path = Path(path).resolve()
     if not path.is_file():
         raise UsageError(f"there is no claim file {path}")
-    module = import_module(f"trimtab.claims.{path.stem}") if path.parent == _HERE else _run(path)
+    module = import_module(f"trimtab.claims.{path.stem}") if path.parent == _HERE else run_file(path)
     claim = getattr(module, "CLAIM", None)
     if not isinstance(claim, Claim):
         raise UsageError(f"{path} must define CLAIM = Claim(...), got {type(claim).__name__}")

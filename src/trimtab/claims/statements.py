@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
-from trimtab.claims.intervals import paired_t
-from trimtab.core import UsageError
+from trimtab.core import UsageError, paired_t
 
 Kind = Literal["superior", "not_worse", "equal", "trend"]
 Verdict = Literal["reproduced", "partly", "contradicted", "undecided", "invalid"]

@@ -1,8 +1,9 @@
-"""What every room may use: errors, seeded streams, whole files, cards. Loads no torch."""
+"""What every room may use: errors, seeded streams, whole files, cards, intervals. Loads no torch."""
 
 from trimtab.core.cards import Card, card, cards
 from trimtab.core.errors import DamagedFile, FolderInUse, MissingExtra, TrimtabError, UsageError, require, unknown
 from trimtab.core.files import locked, read_json, replacing, write_json, write_text
+from trimtab.core.intervals import coverage, paired_t
 from trimtab.core.seeding import derive, generator
 
 __all__ = [
@@ -14,9 +15,11 @@ __all__ = [
     "UsageError",
     "card",
     "cards",
+    "coverage",
     "derive",
     "generator",
     "locked",
+    "paired_t",
     "read_json",
     "replacing",
     "require",

@@ -1,5 +1,7 @@
 """The parts of a Transformer block: attention, two feed-forwards, and the block that joins them."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -19,7 +21,8 @@ class Attention(nn.Module):
         kv_heads: key and value heads, a divisor of ``heads``.
         bias: whether the projections have biases.
         dropout: of attention weights, in training.
-        score_scale: module (q [batch, heads, tokens, head_dim], visible [1 or batch, tokens]) -> q, called on turned queries; None leaves them.
+        score_scale: module (q [batch, heads, tokens, head_dim], visible [1 or batch, tokens]) -> q, called on turned queries; None leaves them. A module with
+            a method ``count`` (:class:`Scope`) -> [1 or batch, tokens] is handed that in place of ``visible``.
         out_std: standard deviation of the output projection's initial weights.
         generator, device, dtype: of the weights.
     """
@@ -50,7 +53,8 @@ class Attention(nn.Module):
         q, k, v = (part.transpose(1, 2) for part in self.qkv(x).unflatten(-1, (heads, -1)).split((self.heads, self.kv_heads, self.kv_heads), 2))
         q, k = scope.scheme.rotate(q, k, scope.positions, scope.positions)
         if self.score_scale is not None:
-            q = self.score_scale(q, scope.visible)
+            count: Any = getattr(self.score_scale, "count", None)
+            q = self.score_scale(q, scope.visible if count is None else count(scope))
         if scope.cache is not None:
             k, v = scope.cache.append(scope.place, k, v)
         seen = F.scaled_dot_product_attention(

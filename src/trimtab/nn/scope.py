@@ -22,6 +22,7 @@ class Scope(NamedTuple):
         scheme: position scheme of this block.
         cache: where earlier keys and values lie, or None.
         place: this block's place in the schedule.
+        ids: of the queries' tokens, [batch, tokens], -1 at padding.
     """
 
     positions: Tensor
@@ -32,6 +33,7 @@ class Scope(NamedTuple):
     scheme: Positions
     cache: KVCache | None
     place: int
+    ids: Tensor | None = None
 
 
 def look(

@@ -42,7 +42,8 @@ class Transformer(nn.Module):
         norm: "layer", "rms" or a factory (dim) -> module.
         ffn: "gelu", "swiglu" or a factory (dim, ffn_dim) -> module.
         score_scale: factory (layer, heads) -> module (q [batch, heads, tokens, head_dim], visible [1 or batch, tokens]) -> q. ``visible`` is how many keys each
-            query sees; scaling a query by tau(visible) gives softmax(tau q k), cached or not.
+            query sees; scaling a query by tau(visible) gives softmax(tau q k), cached or not. A module with a method ``count`` (:class:`Scope`) is handed what
+            that returns in place of ``visible``.
         attention: factory (layer, dim, heads) -> module (x, :class:`Scope`) -> x, in place of :class:`Attention`.
         schedule: order in which blocks run; a block named twice runs twice with the same weights. Default: each once.
         tied: whether the token embeddings are the output projection too.
@@ -186,12 +187,13 @@ class Transformer(nn.Module):
         how = {"causal": self.causal, "device": input_ids.device, "dtype": self.tokens.weight.dtype}
         shared = look(self.positions, input_ids.shape[1], keep, cache, **how)
         own: dict[int, Scope] = {}
+        ids = input_ids if keep is None else input_ids.masked_fill(~keep[:, -input_ids.shape[1] :], -1)
         x = self.dropout(self.positions.embed(self.tokens(input_ids), shared.positions))
         for place, index in enumerate(order):
             block: Any = self.blocks[index]
             if block.positions is not None and index not in own:
                 own[index] = look(block.positions, input_ids.shape[1], keep, cache, **how)
-            x = block(x, own.get(index, shared)._replace(place=place))
+            x = block(x, own.get(index, shared)._replace(place=place, ids=ids))
         if cache is not None:
             cache.advance(input_ids.shape[1], masked=keep is not None)
         return x

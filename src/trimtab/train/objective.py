@@ -7,8 +7,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from trimtab.core import UsageError, unknown
 from trimtab.losses import next_token_loss
+from trimtab.losses.next_token import IGNORE
 
 
 class Sums(NamedTuple):
@@ -63,3 +66,44 @@ class NextToken:
         mask = {"attention_mask": batch["attention_mask"]} if "attention_mask" in batch else {}
         output = model(batch["input_ids"], **mask)
         return Sums(*next_token_loss(getattr(output, "logits", output), batch["labels"], self.reduction))
+
+
+@dataclass(frozen=True)
+class TokenClassification:
+    """Cross-entropy where the label of a position is predicted at that position, as encoders do it; of Hugging Face, models ...ForTokenClassification.
+
+    Batches are as for :class:`NextToken`, unshifted, but the first position may have a label, and labels may be of other classes than the ids.
+
+    Args:
+        reduction: ``"example"`` weighs every row alike, ``"token"`` every supervised position.
+
+    Raises:
+        UsageError: no such reduction, or (when called) labels of another shape than the logits.
+
+    Example:
+        >>> model = nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 2))
+        >>> sums = TokenClassification("token")(model, {"input_ids": torch.tensor([[5, 6, 7]]), "labels": torch.tensor([[0, -100, 1]])}, torch.Generator())
+        >>> int(sums.count)
+        2
+
+    When not to use it: with a causal model that writes text; the label of a position is its own id there, and this would teach it to copy.
+    """
+
+    reduction: Literal["token", "example"] = "example"
+
+    def __post_init__(self):
+        if self.reduction not in ("token", "example"):
+            raise unknown("reduction", str(self.reduction), ("token", "example"))
+
+    def __call__(self, model: nn.Module, batch: Mapping[str, Tensor], generator: torch.Generator) -> Sums:
+        mask = {"attention_mask": batch["attention_mask"]} if "attention_mask" in batch else {}
+        output, labels = model(batch["input_ids"], **mask), batch["labels"]
+        logits: Tensor = getattr(output, "logits", output)
+        if logits.ndim != 3 or labels.shape != logits.shape[:2]:
+            raise UsageError(f"labels must be [batch, tokens] for logits [batch, tokens, classes], got {tuple(labels.shape)} and {tuple(logits.shape)}")
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)  # sums in bfloat16 would stop growing at a few hundred
+        losses = functional.cross_entropy(wide, labels.flatten(), ignore_index=IGNORE, reduction="none").view_as(labels)
+        supervised = (labels != IGNORE).sum(1)
+        if self.reduction == "token":
+            return Sums(losses.sum(), supervised.sum().to(wide.dtype))
+        return Sums((losses.sum(1) / supervised.clamp(min=1)).sum(), (supervised > 0).sum().to(wide.dtype))

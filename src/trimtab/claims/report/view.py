@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trimtab.claims.intervals import paired_t
 from trimtab.claims.statements import curve_point
+from trimtab.core import paired_t
 
 VERDICTS = ("reproduced", "partly", "undecided", "contradicted", "invalid")
 SIGNS = {"superior": ">", "not_worse": "not worse than", "equal": "=", "trend": "trend over"}

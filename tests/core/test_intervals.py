@@ -3,7 +3,7 @@ import random
 import pytest
 from scipy import stats
 
-from trimtab.claims import coverage, paired_t
+from trimtab.core import coverage, paired_t
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 11])

@@ -1,0 +1,168 @@
+"""Train and judge a task of one's own by length: what ``trimtab length`` runs.
+
+Its claim file is written for the task (:func:`claim_text`), so that workers, resuming, records and the report are those of any claim.
+"""
+
+import hashlib
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from trimtab.claims.claim import PairRun, Size
+from trimtab.claims.loading import run_file
+from trimtab.core import UsageError, derive, generator, unknown
+from trimtab.nn import Transformer
+from trimtab.tasks import SeqTask
+from trimtab.train import evaluate_lengths, fit_with_hints
+
+EQUAL = "standard-equal-tokens"
+
+
+def _class(spec: str, what: str) -> tuple[ModuleType, type]:
+    """The class that FILE.py:NAME means."""
+    file, colon, name = spec.rpartition(":")
+    path = Path(file)
+    if not colon or path.suffix != ".py" or not name.isidentifier():
+        raise UsageError(f"{what} must be FILE.py:CLASS, got {spec!r}")
+    if not path.is_file():
+        raise UsageError(f"{what} must be in a file that exists, and there is no {file}")
+    try:
+        module = run_file(path.resolve())
+    except Exception as error:  # whatever stands in the user's file
+        raise UsageError(f"{what}: {file} cannot be imported: {type(error).__name__}: {error}") from error
+    found = {key: value for key, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__}
+    if name not in found:
+        near = unknown("class", name, found) if found else UsageError("it defines no class")
+        raise UsageError(f"{what}: {file} has no class {name!r}; {str(near).partition('; ')[2] or near}")
+    return module, found[name]
+
+
+def load_task(spec: str, *, main: SeqTask | None = None) -> SeqTask:
+    """A task, or a hint for one, from a file of the user's.
+
+    Args:
+        spec: FILE.py:CLASS. A task's class is called without arguments; a hint's with the main task if its constructor takes one.
+        main: the task that a hint is for.
+
+    Raises:
+        UsageError: no such file or class, a file that cannot be imported, a class that is no :class:`trimtab.tasks.SeqTask` or cannot be made, or a hint with
+            another vocabulary than the task's.
+
+    Example:
+        >>> load_task("nowhere.py:Task")
+        Traceback (most recent call last):
+            ...
+        trimtab.core.errors.UsageError: the task must be in a file that exists, and there is no nowhere.py
+    """
+    what = "the task" if main is None else "the hint"
+    _, kind = _class(spec, what)
+    if not issubclass(kind, SeqTask):
+        raise UsageError(f"{what} {spec} must be a subclass of trimtab.tasks.SeqTask, which has batch(seed, step, size); got a plain class")
+    takes = [p for p in inspect.signature(kind).parameters.values() if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(takes) > (main is not None):
+        raise UsageError(f"{what} {spec} must be made {'with the task alone' if main else 'without arguments'}, its constructor needs {takes[-1].name!r}")
+    try:
+        made = kind(main) if takes else kind()
+    except Exception as error:
+        raise UsageError(f"{what} {spec} cannot be made: {type(error).__name__}: {error}") from error
+    for name in ("name", "vocab", "lengths"):
+        if not hasattr(made, name):
+            raise UsageError(f"{what} {spec} must have the attribute {name!r}; see trimtab.tasks.SeqTask")
+    if main is not None and made.vocab != main.vocab:
+        raise UsageError(f"{what} {spec} must have the task's vocabulary, {main.vocab}, got {made.vocab}; give both all special tokens of either")
+    return made
+
+
+def test_lengths(task: SeqTask, asked: Sequence[int] = ()) -> list[int]:
+    """The lengths that a task is judged on: those that are asked for, or 1 to 5 times its longest training length as far as it has examples of them.
+
+    Raises:
+        UsageError: the task has no examples of a length that is asked for, or of none beyond its training lengths.
+
+    Example:
+        >>> from trimtab.tasks import Sorting
+        >>> test_lengths(Sorting(lengths=(1, 8)))
+        [8, 12, 16, 20, 24, 32, 40]
+        >>> test_lengths(Sorting(vocab=10, unique=True, lengths=(1, 8)))
+        [8]
+    """
+    longest = task.lengths[1]
+    if asked:
+        for length in asked:
+            task.check_length(length)
+        return sorted({longest, *asked})
+    found = []
+    for length in sorted({round(times * longest) for times in (1, 1.5, 2, 2.5, 3, 4, 5)}):
+        try:
+            task.check_length(length)
+        except UsageError:
+            continue
+        found.append(length)
+    return found
+
+
+def measure(arm: str, seed: int, size: Size, run: PairRun) -> dict[str, float]:
+    """Train one arm and judge it; ``size`` has the settings that :func:`claim_text` wrote."""
+    main = load_task(size.task)
+    hints: Mapping[str, SeqTask] = {EQUAL: main, **{name: load_task(spec, main=main) for name, spec in size.hints.items()}}
+    model = Transformer(
+        main.vocab.size, size.dim, size.layers, size.heads, positions=size.positions, generator=generator(seed, "weights"), device=run.device
+    )
+    mix = {hints[arm]: size.share} if arm in hints else {}
+    trained = fit_with_hints(
+        model, main, mix, folder=run.folder, steps=size.steps, batch_size=size.batch_size, lr=size.lr, seed=derive(seed, "training"), device=run.device,
+        progress=run.progress,
+    ).averaged  # fmt: skip
+    rows = evaluate_lengths(trained, main, size.lengths, examples=size.examples, seed=derive(seed, "test"))
+    return {f"{name}@{row['length']}": row[name] for row in rows for name in ("exact", "edit", "token", "early", "late")}
+
+
+def digest(spec: str) -> str:
+    """SHA-256 of the file of FILE.py:CLASS, so that a record is bound to the task it was made with."""
+    return hashlib.sha256(Path(spec.rpartition(":")[0]).read_bytes()).hexdigest()
+
+
+def claim_text(slug: str, name: str, settings: Mapping[str, Any], *, seeds: int, decide: int) -> str:
+    """The claim file of a task of one's own.
+
+    Args:
+        slug: of the claim.
+        name: of the task, for people.
+        settings: what :func:`measure` reads, ``lengths`` and ``hints`` (arm -> FILE.py:CLASS) among them.
+        seeds: how many.
+        decide: the length whose edit similarity decides.
+    """
+    hints = list(settings["hints"])
+    arms = ("standard", EQUAL, *hints) if hints else ("standard",)
+    why = '"margin": 0.05, "why": "one token in twenty: less would not change what anyone trains"'
+    if hints:
+        primary = [f'superior("edit@{decide}", {hint!r}, over={other!r}, **_MARGIN),' for hint in hints[:1] for other in ("standard", EQUAL)]
+        secondary = [f'superior("edit@{decide}", {hint!r}, over={other!r}, **_MARGIN),' for hint in hints[1:] for other in ("standard", EQUAL)]
+        title = f"Does a hint make {name} hold on longer examples?"
+    else:
+        primary, secondary = ['trend("edit", "standard", lower_is_better=True, margin=0.001, why="a tenth over a hundred items"),'], []
+        title = f"Does {name} hold on longer examples than it was trained on?"
+    return f'''"""{title} Written by `trimtab length`, which runs it."""
+
+from trimtab.claims import Claim, PairRun, Size, superior, trend
+from trimtab.claims import own_task
+
+
+def measure(arm: str, seed: int, size: Size, run: PairRun) -> dict[str, float]:
+    return own_task.measure(arm, seed, size, run)
+
+
+_MARGIN = {{{why}}}
+
+CLAIM = Claim(
+    slug={slug!r},
+    title={title!r},
+    measure=measure,
+    arms={arms!r},
+    primary=({" ".join(primary)}),
+    secondary=({" ".join(secondary)}),
+    sizes={{"small": Size(seeds={seeds}, **{dict(settings)!r})}},
+)
+'''

@@ -1,0 +1,71 @@
+import pytest
+import torch
+
+from trimtab.core import UsageError
+from trimtab.metrics import exact_match, token_accuracy
+from trimtab.nn import Transformer
+from trimtab.tasks import Sorting
+from trimtab.train import evaluate_lengths
+
+TASK = Sorting(vocab=4, lengths=(1, 3))
+
+
+class Sorter(torch.nn.Module):
+    """Sorts by rule, but for lists longer than ``fails_above``, whose first answer it gets wrong."""
+
+    def __init__(self, fails_above=10**9):
+        super().__init__()
+        self.fails_above, self.weight = fails_above, torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, ids):
+        out = torch.zeros(*ids.shape, TASK.vocab.size)
+        for row, line in enumerate(ids.tolist()):
+            n = line.index(TASK.vocab.id("<sort>"))
+            answer = [*sorted(line[:n]), TASK.vocab.eos]
+            if n > self.fails_above:
+                answer[0] = TASK.vocab.pad
+            for k, token in enumerate(answer):
+                if n + k < ids.shape[1]:
+                    out[row, n + k, token] = 1
+        return out
+
+    def generate(self, ids, *, max_new_tokens, eos, pad, attention_mask=None):
+        assert attention_mask is None and not self.training
+        for _ in range(max_new_tokens):
+            ids = torch.cat([ids, self(ids)[:, -1:].argmax(-1)], 1)
+        return ids
+
+
+def test_a_model_that_is_right_scores_one_and_one_that_fails_on_long_lists_shows_where():
+    rows = evaluate_lengths(Sorter(fails_above=3), TASK, [2, 3, 5], examples=6)
+    assert [row["length"] for row in rows] == [2, 3, 5]
+    assert [row["exact"] for row in rows] == [1, 1, 0]
+    assert [row["edit"] for row in rows][:2] == [1, 1]
+    assert rows[2]["edit"] == pytest.approx(0.8) and rows[2]["token"] == pytest.approx(5 / 6)
+    assert all(row["early"] == row["late"] == 0 and row["examples"] == 6 for row in rows)
+
+
+def test_scores_are_those_of_one_large_batch_whatever_the_batch_size():
+    model = Transformer(TASK.vocab.size, dim=8, layers=1, heads=1, generator=torch.Generator().manual_seed(0))
+    (row,) = evaluate_lengths(model, TASK, [4], examples=7, batch_size=4, seed=5)
+    batches = [TASK.batch(5, 0, 4, 4), TASK.batch(5, 1, 3, 4)]
+    ids, labels = (torch.cat([batch[name] for batch in batches]) for name in ("input_ids", "labels"))
+    model.eval()
+    right, asked = token_accuracy(model(ids), labels)
+    assert row["token"] == pytest.approx(float(right / asked))
+    assert row["exact"] == pytest.approx(float(exact_match(model(ids), labels).double().mean()))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_mode_is_left_as_it_was_even_on_an_error(training):
+    model = Sorter().train(training)
+    evaluate_lengths(model, TASK, [2], examples=2)
+    with pytest.raises(UsageError, match="length of sorting"):
+        evaluate_lengths(model, TASK, [-1], examples=2)
+    assert model.training == training
+
+
+@pytest.mark.parametrize("wrong", [{"examples": 0}, {"examples": True}, {"batch_size": 0}, {"batch_size": 1.5}])
+def test_bad_numbers_are_named(wrong):
+    with pytest.raises(UsageError, match=f"{next(iter(wrong))} must be a whole number >= 1, got {next(iter(wrong.values()))}"):
+        evaluate_lengths(Sorter(), TASK, [2], **wrong)
