@@ -75,8 +75,8 @@ def predicted(x, values, tau):
     return all(max(range(a + 1, values + (a >= 0)), key=mass.__getitem__) == b for a, b in pairwise(steps))
 
 
-@pytest.mark.parametrize("tau", [0.5, 1, 2.0])
-@pytest.mark.parametrize(("values", "n", "rows"), [(100, 20, 60), (100, 100, 12), (20, 50, 60)])
+@pytest.mark.parametrize("tau", [0.1, 1, 2.0])
+@pytest.mark.parametrize(("values", "n", "rows"), [(100, 20, 60), (100, 100, 12), (20, 50, 60), (2, 40, 20)])
 def test_a_fixed_tau_fails_where_the_arithmetic_says(values, n, rows, tau):
     vocab = Sorting(vocab=values).vocab
     x = torch.randint(values, (rows, n), generator=generator(0, n))
@@ -116,6 +116,15 @@ def test_the_order_of_the_list_does_not_matter():
     with torch.no_grad():
         a, b = sorting_construction(vocab)(ids)[:, 40:]
     torch.testing.assert_close(a, b)
+
+
+def test_the_residual_stream_says_what_it_should():
+    vocab = Vocab(6, ("<sort>",))
+    ids = ids_of(vocab, torch.tensor([[4, 1, 4]]))[:, :-1]  # 4 1 4 <sort> 1 4 4
+    with torch.no_grad():
+        flag, mean = sorting_construction(vocab).states(ids)[0, :, 2 * vocab.size : 2 * vocab.size + 2].T
+    torch.testing.assert_close(flag, torch.tensor([0, 0, 0, 1, 1, 1, 1]).double())
+    torch.testing.assert_close(mean[3:], torch.tensor([0, 0, 1 / 3, 0]).double())  # of 4: two in the list, then one written, then both
 
 
 def without(model, head):
