@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,7 +41,12 @@ def _claim(request: Mapping[str, Any]) -> Claim:
 
 
 def serve() -> None:
-    """Run pairs until the input ends."""
+    """Run pairs until the input ends, or until the parent, which then knows, sends an interrupt."""
+    with suppress(KeyboardInterrupt):
+        _serve()
+
+
+def _serve() -> None:
     stream, out = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     faulthandler.enable()
