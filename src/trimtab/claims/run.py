@@ -99,8 +99,9 @@ class _Worker:
     """A worker process with the pair that it is at; a thread passes on what it says, and None when it ends."""
 
     def __init__(self, request: dict[str, Any], heard: "queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]"):
-        # the parent's import path, for a child started with -m knows only the installed packages and its working folder
-        start = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from trimtab.claims.worker import serve; serve()"
+        # The parent's import path, for a child started with -m knows only the installed packages and its working folder. While it imports, an interrupt
+        # just ends it, without a traceback.
+        start = "import json, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); sys.path[:] = json.loads(sys.argv.pop()); from trimtab.claims.worker import serve; serve()"
         self._process = subprocess.Popen(
             [sys.executable, "-c", start, json.dumps(sys.path)],
             stdin=subprocess.PIPE,

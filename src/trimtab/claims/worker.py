@@ -8,6 +8,7 @@ import faulthandler
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 import time
@@ -43,6 +44,7 @@ def _claim(request: Mapping[str, Any]) -> Claim:
 def serve() -> None:
     """Run pairs until the input ends, or until the parent, which then knows, sends an interrupt."""
     with suppress(KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which fit takes over while it trains
         _serve()
 
 
