@@ -101,7 +101,8 @@ class _Worker:
     def __init__(self, request: dict[str, Any], heard: "queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]"):
         # The parent's import path, for a child started with -m knows only the installed packages and its working folder. While it imports, an interrupt
         # just ends it, without a traceback.
-        start = "import json, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); sys.path[:] = json.loads(sys.argv.pop()); from trimtab.claims.worker import serve; serve()"
+        start = "import json, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); sys.path[:] = json.loads(sys.argv.pop()); "
+        start += "from trimtab.claims.worker import serve; serve()"
         self._process = subprocess.Popen(
             [sys.executable, "-c", start, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
