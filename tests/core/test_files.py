@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.core import DamagedFile, FolderInUse, UsageError, locked, read_json, replacing, write_json
+from trimtab.core import DamagedFile, FolderInUse, UsageError, locked, read_json, replacing, write_json, write_text
 
 
 def write(path, text="new"):
@@ -213,3 +213,8 @@ def test_a_folder_that_is_a_file_or_forbidden_is_refused_in_words(tmp_path, monk
     monkeypatch.setattr("builtins.open", refuse)
     with pytest.raises(UsageError, match="Permission denied"), locked(tmp_path):
         pass
+
+
+def test_text_is_written_whole_in_utf8(tmp_path):
+    write_text(tmp_path / "a.txt", "größe\n")
+    assert (tmp_path / "a.txt").read_bytes() == "größe\n".encode()
