@@ -61,8 +61,8 @@ endif
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# torch first and alone, so that the index given for it serves nothing else.
+# torch first and alone: the index given for it serves nothing else, and pip shows how far this, by far the largest download, has come.
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/.created
-	$(if $(TORCH_INDEX),$(PIP) install -q --no-deps -c constraints.txt --index-url $(TORCH_INDEX) torch)
+	$(PIP) install -c constraints.txt $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX) )torch
 	$(PIP) install -q -c constraints.txt -e '.$(if $(filter-out base,$*),[$*])'
 	@touch $@

@@ -169,6 +169,17 @@ def test_json_and_exit_code(turns, capsys, floor, code):
     assert len(row["ratios"]["fast / slow"]["rounds"]) == 7
 
 
+def test_the_tasks_benchmark_holds_ours_to_its_floor():
+    from benchmarks import tasks
+
+    (race,) = tasks.RACES
+    (ours, _), *peers = race.contestants.items()
+    assert ours == "trimtab"
+    rates = {name: [1.0] for name, _ in peers}
+    assert Result(race=race, rates={ours: [100_000.0], **rates}).held
+    assert not Result(race=race, rates={ours: [99_999.0], **rates}).held
+
+
 def test_the_contestants_of_the_tasks_benchmark_do_the_same_work(monkeypatch):
     from benchmarks import tasks
 

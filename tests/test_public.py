@@ -62,14 +62,24 @@ def own_words(value: object) -> str:
     return "" if inspect.isclass(value) and words.startswith(f"{value.__name__}(") else words
 
 
-def names_used(tree: ast.AST) -> set[str]:
-    """Names read in a file, imports aside."""
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+def names_used(file: ast.AST) -> tuple[set[str], set[str]]:
+    """What a file reads of what it imports, and what it calls of that, each by its full name: ``trimtab.nn.Transformer``, however it was imported."""
+    imported: dict[str, str] = {}
+    for node in ast.walk(file):
+        if isinstance(node, ast.ImportFrom):
+            imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.partition(".")[0]  # the name that an import without "as" brings
+                imported[alias.asname or top] = alias.name if alias.asname else top
 
+    def full(node: ast.AST) -> str:
+        if isinstance(node, ast.Attribute):
+            return f"{before}.{node.attr}" if (before := full(node.value)) else ""
+        return imported.get(node.id, "") if isinstance(node, ast.Name) else ""
 
-def calls(tree: ast.AST) -> set[str]:
-    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return {func.id if isinstance(func, ast.Name) else func.attr for func in called if isinstance(func, ast.Name | ast.Attribute)}
+    nodes = list(ast.walk(file))
+    return {full(node) for node in nodes} - {""}, {full(node.func) for node in nodes if isinstance(node, ast.Call)} - {""}
 
 
 def gaps(room: ModuleType, tests: Path, without_suite: dict[str, str], suites: object = testing) -> list[str]:
@@ -85,8 +95,7 @@ def gaps(room: ModuleType, tests: Path, without_suite: dict[str, str], suites: o
     folder = f"tests/{short}"
     if not hasattr(room, "__all__"):
         return [f"{short}: no __all__; list its public names in its __init__.py"]
-    files = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted((tests / short).rglob("test_*.py"))]
-    used = set().union(*map(names_used, files))
+    used = [names_used(ast.parse(path.read_text(encoding="utf-8"))) for path in sorted((tests / short).rglob("*.py"))]  # what tests share, too
     found = [] if own_words(room) else [f"{short}: the room has no docstring; say in its __init__.py what its files offer"]
 
     for name in room.__all__:
@@ -94,6 +103,8 @@ def gaps(room: ModuleType, tests: Path, without_suite: dict[str, str], suites: o
             found.append(f"{short}.{name} is in __all__ and does not exist; import it in the room's __init__.py, or drop it")
             continue
         value = getattr(room, name)
+        spellings = {f"{room.__name__}.{name}", f"{getattr(value, '__module__', None)}.{name}"}
+        tested = any(spellings & names for names, _ in used)
         if inspect.isclass(value):
             suite, reason = suite_of(value), without_suite.get(f"{short}.{name}")
             if not own_words(value):
@@ -104,14 +115,14 @@ def gaps(room: ModuleType, tests: Path, without_suite: dict[str, str], suites: o
                 found.append(f"{short}.{name} has a suite, {suite}; drop it from WITHOUT_SUITE in tests/test_public.py")
             elif suite and not hasattr(suites, suite):
                 found.append(f"{short}.{name} should pass {suite}, which trimtab.testing lacks; write the suite")
-            elif suite and not any(suite in calls(file) and name in names_used(file) for file in files):
+            elif suite and not any(f"trimtab.testing.{suite}" in calls and spellings & names for names, calls in used):
                 found.append(f"{short}.{name} has not passed its suite; call trimtab.testing.{suite} on one in a test file of {folder}")
-            elif (reason or issubclass(value, BaseException)) and name not in used:  # a record is used where it is handed out
+            elif (reason or issubclass(value, BaseException)) and not tested:  # a record is used where it is handed out
                 found.append(f"{short}.{name} is in no test; use it in a test file of {folder}")
         elif inspect.isfunction(inspect.unwrap(value)):
             if ">>> " not in own_words(value):
                 found.append(f"{short}.{name} has no example; add one to its docstring (>>> {name}(...))")
-            if name not in used:
+            if not tested:
                 found.append(f"{short}.{name} is in no test; use it in a test file of {folder}")
     return found
 
@@ -210,14 +221,35 @@ def test_the_walk_finds_what_a_room_lacks(tmp_path, old, new, says):
     ("old", "new", "says"),
     [
         ("assert double(2) == 4", "pass", "toy.double is in no test; use it in a test file of tests/toy"),  # to import it is not enough
+        ("double(2)", "json.double(2)", "toy.double is in no test"),  # another's function of that name
+        ("double(2)", "Layer.double(2)", "toy.double is in no test"),
+        ("import Layer, Settings, double", "import Layer, Settings\nfrom json import double", "toy.double is in no test"),
         ("assert Settings()", "pass", "toy.Settings is in no test"),
         ("check_module(Layer)", "Layer()", "toy.Layer has not passed its suite; call trimtab.testing.check_module on one in a test file of tests/toy"),
         ("check_module(Layer)", "check_module(Linear)", "toy.Layer has not passed its suite"),
+        ("check_module(Layer)", "Layer.check_module()", "toy.Layer has not passed its suite"),
+        ("check_module(Layer)", "print(check_module, Layer)", "toy.Layer has not passed its suite"),
     ],
 )
 def test_the_walk_finds_what_the_tests_lack(tmp_path, old, new, says):
     (found,) = walk_over(tmp_path, test=TEST.replace(old, new))
     assert says in found
+
+
+@pytest.mark.parametrize(
+    ("imports", "prefix"),
+    [
+        ("from trimtab import testing, toy", ("toy.", "testing.")),
+        ("from trimtab import testing as t, toy as room", ("room.", "t.")),
+        ("import trimtab", ("trimtab.toy.", "trimtab.testing.")),
+        ("import trimtab.toy, trimtab.testing", ("trimtab.toy.", "trimtab.testing.")),
+        ("import trimtab.toy as room\nimport trimtab.testing as t", ("room.", "t.")),
+    ],
+)
+def test_the_walk_knows_a_name_however_it_was_imported(imports, prefix, tmp_path):
+    room, suites = prefix
+    test = f"{imports}\n\ndef test_all():\n    assert {room}double(2) == 4\n    {room}Settings()\n    {suites}check_module({room}Layer)\n"
+    assert walk_over(tmp_path, test=test) == []
 
 
 def test_kinds():

@@ -3,15 +3,19 @@ import copy
 import hashlib
 import json
 import math
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from trimtab.claims.report import Entry, View, deciding, gather, write_report
+from trimtab.claims import read_record
+from trimtab.claims.report import Entry, View, deciding, gather, near, read_entry, write_report
+from trimtab.claims.report.collect import plan
 from trimtab.claims.report.figures import pictures
 from trimtab.claims.report.view import number, text
+from trimtab.core import UsageError
 
 VOID = {"meta", "br", "link", "img", "input"}
 
@@ -117,6 +121,23 @@ def test_means_and_intervals_of_a_curve():
     assert curve.paper == {"hint": {5.0: 0.95}}
 
 
+def test_numbers_of_a_table_have_the_same_decimals(tmp_path):
+    measured = {"standard": {str(k): {"edit@1x": 1.0, "edit@5x": 2e-4 * k} for k in range(3)}}
+    view = View(record(measured=measured, arms=["standard"], paper={}))
+    assert view.curves[0].scale == 1.0
+    write_report([Entry(view, Path("x.json"))], tmp_path)
+    assert "1×1.000 ± 0.000 5×0.000 ± 0.000" in " ".join(Page((tmp_path / "toy.html").read_text()).data["text"].split())
+    statement = record()["statements"][0] | {"estimate": 1e-4, "interval": [-0.2, 0.2]}
+    assert View(record(statements=[statement])).statements[0].measured == "+0.000 [−0.200, +0.200]"
+
+
+def test_a_table_has_a_column_for_each_arm_and_the_papers_value_below_the_measured(pages):
+    words = " ".join(Page(pages["toy.html"]).data["text"].split())
+    assert "lengthstandardhint 1×1.000 ± 0.0001.000 ± 0.000 5×0.300 ± 0.2480.800 ± 0.248paper 0.950" in words
+    assert "metricstandardhint exact@1x1.000 ± 0.0001.000 ± 0.000 loss0.010 ± 0.0000.010 ± 0.000" in words
+    assert "1× is the longest length in training" in words
+
+
 def test_a_curve_of_one_point_is_a_number():
     view = View(record())
     assert [f.name for f in view.families if not f.points] == ["exact@1x", "loss"]
@@ -146,10 +167,38 @@ def test_text_can_always_be_written():
     assert text("a\x1b[31mb\ud800\x00c") == "a [31mb? c"
 
 
-def test_the_command_names_size_and_seeds():
-    assert View(record()).command == "trimtab run toy --size small --seeds 3"
-    assert View(record(seeds=[5, 6])).command == "trimtab run toy --size small --seeds 5-6"
+def test_the_command_names_size_seeds_and_the_arms_of_a_part():
+    every = record()["arms"]
+    assert View(record(), every).command == "trimtab run toy --size small --seeds 3"
+    assert View(record(seeds=[5, 6]), every).command == "trimtab run toy --size small --seeds 5-6"
     assert View(record(slug="a; rm -rf /")).command.startswith("trimtab run 'a; rm -rf /' ")
+    part = "trimtab run toy --size small --seeds 3 --arm standard --arm hint"
+    assert View(record(), [*every, "other"]).command == part
+    assert View(record()).command == part  # the claim's arms are not known
+
+
+def test_seeds_that_no_option_names_are_left_to_replay(tmp_path):
+    assert View(record(seeds=[0, 2, 5])).command == ""
+    write_report([entry(seeds=[0, 2, 5])], tmp_path)
+    source = (tmp_path / "toy.html").read_text()
+    assert "<code>trimtab run" not in source
+    assert "<code>trimtab replay records/toy/small.json" in source
+
+
+def test_replay_names_a_record_below_this_folder_by_its_place_and_another_by_its_name(tmp_path):
+    for path, said in ((Path.cwd() / "made" / "small.json", "made/small.json"), (Path("/elsewhere/small.json"), "small.json")):
+        write_report([Entry(View(record()), path)], tmp_path / "pages")
+        source = (tmp_path / "pages" / "toy.html").read_text()
+        assert f"trimtab replay {said}<" in source
+        assert str(path.parent) not in source
+
+
+def test_an_arm_keeps_its_colour_whichever_others_were_run():
+    alone = record(arms=["hint"], measured={"hint": record()["measured"]["hint"]})
+    assert [View(alone, claimed).place("hint") for claimed in ((), ("standard", "hint"), ("a", "b", "hint"))] == [0, 1, 2]
+    assert View(record(), ["hint"]).place("standard") == 1  # an arm that the claim has no more
+    assert "s-arm1" in pictures(View(alone, ["standard", "hint"]))[0].svg
+    assert "s-arm0" not in pictures(View(alone, ["standard", "hint"]))[0].svg
 
 
 # Which record decides
@@ -173,6 +222,32 @@ def test_the_newest_of_the_largest_rung_decides(others, expected):
     assert f"{found.view.size} {found.view.time[:10]}" == expected
 
 
+@pytest.mark.parametrize("later", [{"time": "2026-02-01T00:00:00Z"}, {"size": "small-2"}])
+def test_a_part_of_the_arms_or_seeds_does_not_displace_a_whole_record(later):
+    part = record(**later)
+    assert deciding([entry(), Entry(View(part), Path("part.json"), whole=False)], "toy").whole
+    assert deciding([Entry(View(part), Path("part.json"), whole=False)], "toy").path == Path("part.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "whole"),
+    [({}, True), ({"seeds": [5, 6, 7, 8, 9, 10]}, True), ({"seeds": [0, 1]}, False), ({"arms": ["standard", "count"]}, False), ({"size": "small-2"}, True)],
+)
+def test_a_record_is_whole_by_the_arms_and_seeds_of_its_claim(monkeypatch, changes, whole):
+    made = record(slug="task-hinting", seeds=[0, 1, 2, 3, 4], arms=["standard", "standard-equal-tokens", "successor", "count"]) | changes
+    monkeypatch.setattr("trimtab.claims.report.collect.read_record", lambda path: made)
+    found = read_entry(Path("x.json"))
+    assert found.whole == whole
+    assert found.view.place("count") == 3
+
+
+@pytest.mark.parametrize("text", ["", "CLAIM = (", "CLAIM = Claim()", "CLAIM = Claim(arms=ARMS, sizes=SIZES)", "CLAIM = Claim(sizes={'small': SMALL})"])
+def test_a_claim_file_that_computes_its_plan_says_nothing(monkeypatch, tmp_path, text):
+    (tmp_path / "toy.py").write_text(text)
+    monkeypatch.setattr("trimtab.claims.report.collect.source", lambda slug: tmp_path / "toy.py")
+    assert plan("toy", "small") == ((), 0)
+
+
 def test_nothing_decides_without_a_verdict():
     assert deciding([entry(verdict=None), entry(superseded=True)], "toy") is None
 
@@ -184,6 +259,33 @@ def test_gather_names_what_it_could_not_read(tmp_path):
     assert not entries
     assert len(problems) == 1
     assert "small-20260102T030405Z.json" in problems[0]
+
+
+@pytest.mark.parametrize("kind", ["dangling", "folder", "fifo", "loop", "unreadable"])
+def test_a_bad_neighbour_is_named_and_hides_no_record(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr("trimtab.claims.report.collect.read_record", lambda path: record() if "0102" in path.name else read_record(path))
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "small-20260102T030405Z.json").touch()
+    bad = tmp_path / "toy" / "small-20260101T000000Z.json"
+    {
+        "dangling": lambda: bad.symlink_to(tmp_path / "nowhere"),
+        "folder": bad.mkdir,
+        "fifo": lambda: os.mkfifo(bad),
+        "loop": lambda: bad.symlink_to(bad),
+        "unreadable": lambda: bad.write_bytes(b"\xff\x00"),
+    }[kind]()
+    entries, problems = gather([tmp_path])
+    assert [e.path.name for e in entries] == ["small-20260102T030405Z.json"]
+    assert len(problems) == 1
+    assert bad.name in problems[0]
+
+
+def test_names_are_told_without_their_control_characters(tmp_path):
+    folder = tmp_path / "a\x1b[31mb"
+    folder.mkdir()
+    (folder / "small-20260101T000000Z.json").write_text("{")
+    assert "a [31mb" in gather([folder])[1][0]
+    assert near(folder / "x.json").endswith("a [31mb/x.json")
 
 
 # Pages
@@ -271,6 +373,16 @@ def test_a_run_just_ended_leads_and_names_the_record_that_decides(tmp_path):
     words = Page((tmp_path / "toy.html").read_text()).data["text"]
     assert "1 seed: no verdict." in words
     assert re.search(r"record that decides this claim says\s+reproduced\s+\(small, 3 seeds, 2026-01-02\)", words)
+    assert re.search(r"decided by another record:\s+reproduced", Page((tmp_path / "index.html").read_text()).data["text"])
+
+
+@pytest.mark.parametrize("name", ["index.html", "toy.html"])
+def test_a_page_that_trimtab_did_not_write_is_not_overwritten(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UsageError, match=f"{name} trimtab did not write; choose another"):
+        write_report([entry()], tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "mine"
 
 
 def test_no_record_still_gives_an_index(tmp_path):
@@ -284,6 +396,25 @@ def test_paper_values_and_all_arms_are_drawn():
     with_paper, without = (pictures(View(record(paper=paper)))[0].svg for paper in (record()["paper"], {}))
     assert with_paper.count("<use") == without.count("<use") + 1
     assert all(f">{arm}</text>" in with_paper for arm in ("standard", "hint"))
+
+
+def test_an_interval_cut_at_the_end_of_a_share_is_told():
+    wide = {"hint": {str(k): {"edit@1x": 1.0, "edit@5x": v} for k, v in enumerate((0.1, 0.5, 0.9))}}
+    notes = [pictures(View(record(arms=["hint"], paper={}, measured=measured)))[0].note for measured in (wide, {"hint": record()["measured"]["hint"]})]
+    assert ["cut at 0 and 1" in note for note in notes] == [True, True]
+    narrow = {"hint": {str(k): {"edit@1x": 0.5, "edit@5x": 0.5 + k / 1000} for k in range(3)}}
+    assert "cut" not in pictures(View(record(arms=["hint"], paper={}, measured=narrow)))[0].note
+
+
+def test_of_many_curves_those_of_statements_are_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr("trimtab.claims.report.figures.MOST", 2)
+    measured = {arm: {"0": {f"{name}@{k}x": 0.5 for name in "abcd" for k in (1, 5)} | {"edit@1x": 1.0, "edit@5x": 0.5}} for arm in ("standard", "hint")}
+    view = View(record(measured=measured, seeds=[0], paper={}))
+    assert [picture.title for picture in pictures(view)] == ["edit by length", "a by length", "Statements"]
+    write_report([Entry(view, Path("x.json"))], tmp_path)
+    words = Page((tmp_path / "toy.html").read_text()).data["text"]
+    assert "3 more curves: see the tables." in words
+    assert re.search(r"\bd\s+length", words)
 
 
 def test_one_panel_a_metric_in_the_plot_of_statements():

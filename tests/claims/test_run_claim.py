@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.claims import ClaimIncomplete, Size, estimate, find_records, read_record, run_claim
+from trimtab.claims import ClaimIncomplete, Size, estimate, find_records, load_file, read_record, run_claim
 from trimtab.claims.pair import finite, origin
 from trimtab.claims.record import TIME_FIELDS
 from trimtab.claims.run import check_device, run_folder
 from trimtab.claims.schema import problems
 from trimtab.claims.worker import _claim
-from trimtab.core import FolderInUse, TrimtabError, UsageError, locked, read_json, write_json
+from trimtab.core import DamagedFile, FolderInUse, TrimtabError, UsageError, locked, read_json, write_json
 
 ARGV = ["trimtab", "run", "toy"]
 
@@ -342,3 +342,95 @@ def test_commit_is_the_packages_own(tmp_path, monkeypatch):
     assert dirty is False
     (package / "__init__.py").write_text("x = 1\n")
     assert _git.__wrapped__() == (commit, True)
+
+
+FITTED = """
+import torch
+from trimtab.claims import Claim, Size, superior
+from trimtab.train import NextToken, fit
+
+
+def measure(arm, seed, size, run):
+    model = torch.nn.Sequential(torch.nn.Embedding(4, 2), torch.nn.Linear(2, 4))
+    ids = torch.arange(4).repeat(2, 1)
+    fit(model, NextToken(), [{"input_ids": ids, "labels": ids}], folder=run.folder, steps=10**7, log_every=1, progress=run.progress)
+    return {"x": 1.0}
+
+
+CLAIM = Claim(
+    slug="fitted", measure=measure, arms=("standard", "b"), primary=(superior("x", "b", over="standard", margin=1, why="whole"),),
+    sizes={"smoke": Size(seeds=1), "small": Size(seeds=1)},
+)
+"""
+
+
+def test_ctrl_c_lets_a_training_save_a_checkpoint(tmp_path):
+    (tmp_path / "fitted.py").write_text(FITTED)
+    stepped = set()
+
+    def interrupt(event):
+        if event["event"] == "step":
+            stepped.add(event["arm"])
+        if stepped == {"standard", "b"}:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="0 of 2 runs are finished and kept"):
+        run_claim(load_file(tmp_path / "fitted.py"), folder=tmp_path / "runs", progress=interrupt, argv=ARGV)
+    assert {path.parent.name for path in tmp_path.rglob("checkpoint-*.safetensors")} == {"standard-seed0", "b-seed0"}
+
+
+def test_what_a_dead_worker_left_running_is_ended_and_its_death_noticed(altered, tmp_path):
+    toy = altered(
+        ("    trouble = dict(", "    if (arm, seed) == ('hint', 0):\n        leave(run.folder)\n    trouble = dict("),
+        ("LEVEL =", "def leave(folder):\n    child = os.fork()\n    if not child:\n        time.sleep(600)\n"
+         "    (folder / 'child.jsonl').write_text(str(child))\n    os.kill(os.getpid(), signal.SIGKILL)\n\n\nLEVEL ="),
+    )  # fmt: skip
+    with pytest.raises(ClaimIncomplete, match="hint, seed 0: its worker was killed by SIGKILL"):
+        run_claim(toy, folder=tmp_path, seeds=[0], argv=ARGV)
+    (child,) = (int(path.read_text()) for path in tmp_path.rglob("child.jsonl"))
+    deadline = time.monotonic() + 10
+    while alive(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_an_error_in_the_fingerprint_comes_before_any_measurement(altered, tmp_path):
+    toy = altered(('lambda: {"weights": "ab", "loss": 2.0}', "lambda: 1 / 0"))
+    with pytest.raises(ZeroDivisionError):
+        here(toy, tmp_path)
+    assert pairs(tmp_path) == []
+
+
+def test_a_call_in_the_claims_own_file_without_a_main_guard_ends_in_words(toy, tmp_path):
+    again = f"from trimtab.claims import run_claim\nif 'TRIMTAB_CLAIM_WORKER' in os.environ:\n    run_claim(CLAIM, folder={str(tmp_path / 'again')!r})\n"
+    toy.source.write_text(toy.source.read_text() + again)
+    with pytest.raises(ClaimIncomplete, match=r'run_claim was called while a worker loads toy_0.py; put the call .* under if __name__ == "__main__"'):
+        here(toy, tmp_path, workers=1, seeds=[0], arms=["hint"])
+
+
+def test_a_file_name_in_the_command_that_is_not_utf8(toy, tmp_path):
+    assert here(toy, tmp_path, argv=["trimtab", "a\udcff"])["argv"] == ["trimtab", "a\\udcff"]
+
+
+def test_an_exit_in_a_measurement_in_this_process_is_its_pairs_failure(altered, tmp_path):
+    toy = altered(('raise ValueError("the toy is broken")', "raise SystemExit(3)"), ('    if kind == "raise":', "    if arm == 'hint':"))
+    with pytest.raises(ClaimIncomplete, match="hint, seed 0: SystemExit: 3"):
+        here(toy, tmp_path, seeds=[0])
+    assert pairs(tmp_path) == ["other-seed0", "standard-seed0"]
+
+
+@pytest.mark.parametrize("change", [[], {"metrics": []}, {"origin": None}, {"wall_time": "long"}])
+def test_a_finished_run_of_the_wrong_form_is_damaged(toy, tmp_path, change):
+    here(toy, tmp_path, seeds=[0], arms=["hint"])
+    (path,) = tmp_path.glob("*/pairs/*.json")
+    write_json(path, change if isinstance(change, list) else read_json(path) | change)
+    with pytest.raises(DamagedFile, match=r"hint-seed0.json should be a finished run with metrics, .* and is not; delete it"):
+        here(toy, tmp_path, seeds=[0], arms=["hint"])
+
+
+def test_a_record_has_thinned_curves_of_the_loss(altered, tmp_path):
+    toy = altered(("f'{{\"step\": {step}}}\\n'", "f'{{\"step\": {step}, \"loss\": {1 / step}}}\\n'"), ("Size(steps=3, seeds=2", "Size(steps=250, seeds=2"))
+    record = here(toy, tmp_path, seeds=[0], arms=["hint"])
+    curve = record["curves"]["hint"]["0"]
+    assert len(curve) == 84 and curve[-1] == [250, 1 / 250] and curve[0] == [1, 1.0] and curve == sorted(curve)
+    assert here(altered(), tmp_path / "other", seeds=[0], arms=["hint"])["curves"] == {"hint": {"0": []}}

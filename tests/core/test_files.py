@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.core import DamagedFile, FolderInUse, locked, read_json, replacing, write_json
+from trimtab.core import DamagedFile, FolderInUse, UsageError, locked, read_json, replacing, write_json, write_text
 
 
 def write(path, text="new"):
@@ -181,3 +181,40 @@ def test_write_json_is_plain_utf8_text(tmp_path):
     write_json(tmp_path / "a.json", {"é": [1]})
     text = (tmp_path / "a.json").read_text(encoding="utf-8")
     assert "é" in text and text.endswith("\n") and json.loads(text) == {"é": [1]}
+
+
+def test_permissions_and_links_stay(tmp_path):
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    write_json(target, 1)
+    target.chmod(0o640)
+    link.symlink_to(target)
+    write_json(link, 2)
+    assert link.is_symlink() and read_json(target) == 2
+    assert target.stat().st_mode & 0o777 == 0o640
+
+
+def test_temporary_names_differ_within_a_process(tmp_path):
+    with replacing(tmp_path / "a") as one, replacing(tmp_path / "a") as two:
+        assert one != two
+        one.write_text("1")
+        two.write_text("2")
+    assert (tmp_path / "a").read_text() == "1"  # the outer block ends last
+
+
+def test_a_folder_that_is_a_file_or_forbidden_is_refused_in_words(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError, match=r"folder must be one that can be made and written to, got .*file: it is a file; choose"), locked(tmp_path / "file"):
+        pass
+    assert (tmp_path / "file").read_text() == "mine"
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(UsageError, match="Permission denied"), locked(tmp_path):
+        pass
+
+
+def test_text_is_written_whole_in_utf8(tmp_path):
+    write_text(tmp_path / "a.txt", "größe\n")
+    assert (tmp_path / "a.txt").read_bytes() == "größe\n".encode()

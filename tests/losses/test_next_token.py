@@ -76,6 +76,32 @@ def test_wrong_shape_names_both(shape):
         next_token_loss(torch.zeros(2, 7, 5), torch.zeros(shape, dtype=torch.int64))
 
 
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16])
+def test_labels_of_another_whole_type_are_the_same_labels(reduction, dtype):
+    logits, labels = example()
+    for found, expected in zip(next_token_loss(logits, labels.to(dtype), reduction), next_token_loss(logits, labels, reduction), strict=True):
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.usefixtures("annotations_off")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
+def test_labels_that_are_no_ids(dtype):
+    logits, labels = example()
+    with pytest.raises(UsageError, match=f"labels must be whole numbers, got {dtype}".replace(".", r"\.")):
+        next_token_loss(logits, labels.to(dtype))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("label", [5, -1, -99, 2**40])
+def test_a_label_outside_the_vocabulary_is_named(reduction, label):
+    logits, labels = example(masked=0.0)
+    labels[1, 0] = 77  # never predicted, so never looked at
+    labels[2, 4] = label
+    with pytest.raises(UsageError, match=rf"labels must be in 0 \.\. 4, or -100 where nothing is asked, got {label} at position 4 of row 2"):
+        next_token_loss(logits, labels, reduction)
+
+
 @pytest.mark.usefixtures("annotations_off")
 def test_unknown_reduction():
     with pytest.raises(UsageError, match="did you mean 'token'"):

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from trimtab.core import generator
+from trimtab.core import UsageError, generator
 from trimtab.nn.sampling import evaluating, sample
 
 
@@ -31,9 +31,19 @@ def test_the_ends_of_the_unit_interval_are_tokens_that_can_be_drawn(draw, token,
     assert sample(logits, 1.0).tolist() == [token]
 
 
-def test_a_tiny_temperature_is_the_likeliest():
+@pytest.mark.parametrize("temperature", [1e-30, 1e-300, 1e-310, 5e-324])
+def test_a_tiny_temperature_is_the_likeliest(temperature):
     logits = torch.randn(50, 7, generator=generator(0))
-    assert torch.equal(sample(logits, 1e-300, generator(1)), logits.argmax(-1))
+    assert torch.equal(sample(logits, temperature, generator(1)), logits.argmax(-1))
+    assert torch.equal(sample(1e30 * logits, temperature, generator(1)), logits.argmax(-1))
+    assert set(sample(torch.tensor([[1.0, 2.0, 2.0]]).expand(50, 3), temperature, generator(1)).tolist()) == {1, 2}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("row", [[0.0, torch.nan, 1.0], [0.0, torch.inf, 1.0], [-torch.inf] * 3, [torch.nan] * 3])
+def test_a_row_without_a_likeliest_token(row, temperature):
+    with pytest.raises(UsageError, match=r"largest logit .* must be a finite number, got (nan|inf|-inf) in row 1"):
+        sample(torch.tensor([[0.0, -torch.inf, 1.0], row]), temperature)
 
 
 def test_without_a_generator_the_global_stream_is_drawn_from():

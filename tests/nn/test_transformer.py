@@ -357,6 +357,15 @@ def test_generate_restores_the_mode_after_an_error():
     assert all(part.training for part in model.modules())
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_generate_refuses_logits_that_are_none(temperature):
+    model = make("plain")
+    with torch.no_grad():
+        model.norm.weight[0] = math.nan
+    with pytest.raises(UsageError, match=r"largest logit .* got nan in row 0; the model that gave them has diverged"):
+        model.generate(draw_ids(2, 3), max_new_tokens=3, temperature=temperature)
+
+
 def test_drawn_tokens_have_the_model_s_frequencies():
     model = make("plain")
     ids = torch.tensor([[3, 1]]).expand(4000, 2)
@@ -473,7 +482,14 @@ def test_repr_shows_the_settings():
         ({"layers": 0}, "layers must be an integer >= 1, got 0"),
         ({"vocab_size": 2.0}, "vocab_size must be an integer >= 1, got 2.0"),
         ({"ffn_dim": -1}, "ffn_dim must be an integer >= 1"),
-        ({"dropout": 1.0}, r"dropout must be in \[0, 1\)"),
+        ({"layers": True}, "layers must be an integer >= 1, got True"),
+        ({"heads": "3"}, "heads must be an integer >= 1, got '3'"),
+        ({"positions": "learned", "max_length": 2.5}, "max_length must be an integer >= 1, got 2.5"),
+        ({"dropout": 1.0}, r"dropout must be a number in \[0, 1\), got 1.0"),
+        ({"dropout": math.nan}, "dropout must be a number in .*, got nan"),
+        ({"dropout": "0.1"}, "dropout must be a number in .*, got '0.1'"),
+        ({"dropout": False}, "dropout must be a number in .*, got False"),
+        *(({name: wrong}, f"{name} must be True or False, got {wrong!r}") for name in ("tied", "bias", "causal") for wrong in (1, "yes", None)),
         ({"positions": "rotary"}, "unknown position scheme 'rotary'; allowed: none, learned, rope"),
         ({"positions": "leaned"}, "did you mean 'learned'"),
         ({"positions": "learned"}, "max_length"),
@@ -485,6 +501,8 @@ def test_repr_shows_the_settings():
         ({"schedule": ()}, "schedule must hold one or more block indices"),
         ({"schedule": (0, 2)}, r"in 0 .. 1, got \[0, 2\]"),
         ({"schedule": (-1,)}, r"in 0 .. 1, got \[-1\]"),
+        ({"schedule": (True, 0)}, r"in 0 .. 1, got \[True, 0\]"),
+        ({"schedule": (0, 0.5)}, r"in 0 .. 1, got \[0, 0.5\]"),
         ({"attention": lambda *_: nn.Identity(), "score_scale": Tempered}, "leave one out"),
     ],
 )
@@ -522,6 +540,7 @@ def test_a_scheme_that_embeds_cannot_be_one_a_block():
         (lambda m, i: m.generate(i, max_new_tokens=1, attention_mask=RIGHT), "padded on the left"),
         (lambda m, i: m.generate(i[:, :0], max_new_tokens=1), "at least one of each"),
         (lambda m, i: make("plain", causal=False).generate(i, max_new_tokens=1), "causal=False"),
+        (lambda m, i: make("plain", causal=False)(i, cache=KVCache(2, 9)), "a cache needs a causal model, and this one was made with causal=False"),
     ],
 )
 def test_calls_are_refused_in_words(call, message):

@@ -1,8 +1,10 @@
+import numpy as np
 import pytest
 import torch
 
 from trimtab.core import UsageError
 from trimtab.tasks import Count, PythonCorpus, SeqTask, Sorting, Successor, Task, TaskMixture, Vocab, cost
+from trimtab.tasks.base import checked_lengths
 
 
 def test_ids_of_a_vocabulary():
@@ -16,7 +18,7 @@ def test_ids_of_a_vocabulary():
 
 
 @pytest.mark.usefixtures("annotations_off")
-@pytest.mark.parametrize(("values", "specials"), [(0, ()), (-1, ()), (1.5, ()), (3, ("<a>", "<a>")), (3, ("<eos>",))])
+@pytest.mark.parametrize(("values", "specials"), [(0, ()), (-1, ()), (1.5, ()), (True, ()), (3, ("<a>", "<a>")), (3, ("<eos>",))])
 def test_vocabularies_that_are_refused(values, specials):
     with pytest.raises(UsageError, match=r"values must be|specials must differ"):
         Vocab(values, specials)
@@ -113,6 +115,12 @@ def test_a_row_without_labels_has_no_target():
         lambda ids, answer: (ids, answer.long()),
         lambda ids, answer: (ids, answer[:, 1:]),
         lambda ids, answer: (ids[0], answer[0]),
+        lambda ids, answer: (ids[:2], answer[:2]),  # a row too few
+        lambda ids, answer: (ids.repeat(2, 1), answer.repeat(2, 1)),
+        lambda ids, answer: (ids.tolist(), answer.tolist()),
+        lambda ids, answer: ids,
+        lambda ids, answer: (),
+        lambda ids, answer: (ids, answer, 3),
     ],
 )
 def test_a_sample_of_the_wrong_form_is_named(wrong):
@@ -120,8 +128,43 @@ def test_a_sample_of_the_wrong_form_is_named(wrong):
         def sample(self, size, length, generator):
             return wrong(*super().sample(size, length, generator))
 
-    with pytest.raises(UsageError, match=r"halves\.sample must return ids torch\.int64 \[size, tokens\]"):
+    with pytest.raises(UsageError, match=r"halves\.sample must return ids torch\.int64 \[3, tokens\] and a mask torch\.bool of the same shape, got "):
         Wrong().batch(0, 0, 3, 1)
+
+
+@pytest.mark.parametrize("wrong", [12, -1])
+def test_a_sample_with_an_id_outside_the_vocabulary_is_named(wrong):
+    class Wrong(Halves):
+        def sample(self, size, length, generator):
+            ids, answer = super().sample(size, length, generator)
+            ids[1, 2] = wrong
+            return ids, answer
+
+    with pytest.raises(UsageError, match=rf"halves\.sample must return ids in 0 \.\. 11, got {wrong} at position 2 of row 1"):
+        Wrong().batch(0, 0, 3, 1)
+
+
+@pytest.mark.usefixtures("annotations_off")
+def test_numpy_numbers_are_plain_numbers():
+    plain = Sorting(10, lengths=(1, 4))
+    taken = Sorting(np.int64(10), lengths=(np.int32(1), np.uint8(4)))
+    pairs = [(plain, taken), (Successor(plain, 2), Successor(taken, np.int64(2))), (PythonCorpus(9), PythonCorpus(np.int64(9)))]
+    for one, other in pairs:
+        assert repr(one) == repr(other)
+        assert torch.equal(one.batch(1, 2, 3)["input_ids"], other.batch(np.int64(1), np.int64(2), np.int64(3))["input_ids"])
+    assert torch.equal(plain.batch(0, 0, 3, 4)["input_ids"], plain.batch(0, 0, 3, np.int64(4))["input_ids"])
+
+
+@pytest.mark.usefixtures("annotations_off")
+@pytest.mark.parametrize("lengths", [3, None, (1,), (1, 2, 3), (2, 1), (1, True), ("1", "2"), (1, 2.0)])
+def test_lengths_that_are_none(lengths):
+    with pytest.raises(UsageError, match=r"lengths must be whole numbers \(shortest, longest\), both training lengths, with 1 <= shortest <= longest; got"):
+        checked_lengths(lengths, 1)
+
+
+@pytest.mark.parametrize("method", [Task.batch, SeqTask.batch, PythonCorpus.batch, TaskMixture.batch])
+def test_the_keys_of_a_batch_are_where_help_shows_them(method):
+    assert all(word in method.__doc__ for word in ("input_ids", "labels", "-100"))
 
 
 def test_cost():
@@ -134,6 +177,8 @@ def test_the_repr_tells_tasks_apart():
 
     short, long = Sorting(5, lengths=(1, 3)), Sorting(5, lengths=(1, 9))
     mixtures = [TaskMixture(short, {hint: 0.5}) for hint in (short, Successor(short), Count(short))]
-    tasks = [short, long, Successor(short), Successor(long), Count(short), *mixtures]
+    tasks = [short, long, Sorting(5, True, (1, 3)), Successor(short), Successor(long), Successor(short, 2), Count(short), Count(short, "number"), *mixtures]
+    tasks += [PythonCorpus(), PythonCorpus(9), PythonCorpus(split="test")]
     assert len({repr(task) for task in tasks}) == len(tasks)
+    assert repr(PythonCorpus(9, "test")) == "PythonCorpus(length=9, split='test')"
     assert " at 0x" not in "".join(map(repr, tasks))

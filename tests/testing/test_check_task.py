@@ -70,24 +70,24 @@ class Crashing(Reverse):
 
 @planted("size")
 class OneRowTooMany(Reverse):
-    def sample(self, size, length, generator):
-        return super().sample(size + 1, length, generator)
+    def batch(self, seed, step, size, length=None):
+        return super().batch(seed, step, size + 1, length)
 
 
 @planted("ids are in the vocabulary")
 class IdTooLarge(Reverse):
-    def sample(self, size, length, generator):
-        ids, answer = super().sample(size, length, generator)
-        ids[0, 0] = self.vocab.size
-        return ids, answer
+    def batch(self, *args, **kwargs):
+        batch = super().batch(*args, **kwargs)
+        batch["input_ids"][0, 0] = self.vocab.size
+        return batch
 
 
 @planted("ids are in the vocabulary")
 class NegativeId(Reverse):
-    def sample(self, size, length, generator):
-        ids, answer = super().sample(size, length, generator)
-        ids[0, 0] = -1
-        return ids, answer
+    def batch(self, *args, **kwargs):
+        batch = super().batch(*args, **kwargs)
+        batch["input_ids"][0, 0] = -1
+        return batch
 
 
 @planted("labels are ids")
@@ -282,6 +282,33 @@ class LengthsBackwards(Reverse):
 
 
 @planted("training lengths")
+class OneLengthOnly(Reverse):
+    lengths = 6
+
+
+@planted("training lengths")
+class LengthsInWords(Reverse):
+    lengths = ("1", "6")
+
+
+@planted("it has what a task has")
+class NoVocabulary(Reverse):
+    vocab = 10
+
+
+def without(name, base=SeqTask):
+    """A sound task that has lost an attribute."""
+    kept = {key: value for key, value in vars(Reverse).items() if key != name and not key.startswith("_")}
+    return type(f"Without_{name}", (base,), kept)
+
+
+for name in ("name", "vocab", "lengths"):
+    planted("it has what a task has")(without(name))
+for name in ("name", "batch", "score"):
+    planted("it has what a task has")(type(f"NoTaskWithout_{name}", (), {key: getattr(Reverse, key) for key in {"name", "batch", "score"} - {name}}))
+
+
+@planted("training lengths")
 class DrawsOneTooLong(Reverse):
     def draw_length(self, seed, step):
         return super().draw_length(seed, step) + 1
@@ -361,6 +388,14 @@ def test_a_failure_shows_the_row_in_words():
 def test_a_refusal_in_words_stays_one():
     with pytest.raises(UsageError, match="length must be <= vocab = 9"):
         check_task(Sorting(9, unique=True, lengths=(1, 5)), lengths=(10,))
+
+    class IdTooLarge(Reverse):
+        def sample(self, size, length, generator):
+            ids, answer = super().sample(size, length, generator)
+            return ids + 1, answer
+
+    with pytest.raises(UsageError, match=r"reverse\.sample must return ids in 0 \.\. 11, got 12 at position"):
+        check_task(IdTooLarge())
 
 
 def test_calls_that_make_no_sense():

@@ -1,12 +1,14 @@
 import json
 import logging
 import math
+from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from tests.train.toys import VOCAB, Grow, Model, Noisy, Plain, Source, accuracy, contents, made, run
+from tests.train.toys import VOCAB, Drift, Grow, Model, Noisy, Plain, Source, accuracy, contents, made, run
 from trimtab.core import FolderInUse, UsageError, generator
 from trimtab.losses import next_token_loss
 from trimtab.optim import param_groups, warmup_cosine
@@ -255,11 +257,12 @@ def test_a_finished_run_comes_back_without_training(tmp_path, monkeypatch):
     [
         ({"steps": 9}, "steps is 8 there and 9 here"),
         ({"seed": 1}, "seed is 0 there and 1 here"),
-        ({"lr": 0.5}, "optimizer is .*'lr': 0.001.* there and .*'lr': 0.5"),
+        ({"lr": 0.5}, r"optimizer.groups\[0\].lr is 0.001 there and 0.5 here; optimizer.groups\[1\].lr is 0.001 there and 0.5 here\. Call"),
         ({"clip": None}, "clip is 1.0 there and None here"),
         ({"accumulate": 2, "average": 0.5}, "accumulate is 1 there and 2 here; average is None there and 0.5 here"),
         ({"schedule": warmup_cosine(8)}, "schedule is None there and .*WarmupCosine.steps=8"),
         ({"hooks": [Grow()]}, r"hooks is \[\] there and .*Grow object"),
+        ({"hooks": [Drift()]}, r"hooks is \[\] there and .*Drift object"),
         ({"autocast": torch.bfloat16}, "autocast is None there and 'torch.bfloat16' here"),
     ],
 )
@@ -292,6 +295,17 @@ def test_one_process_at_a_time(tmp_path):
     [
         ({"steps": 0}, "steps must be an int >= 1, got 0"),
         ({"steps": 2.5}, "steps must be an int >= 1, got 2.5"),
+        ({"steps": True}, "steps must be an int >= 1, got True"),
+        ({"seed": False}, "seed must be an int >= 0, got False"),
+        ({"accumulate": True}, "accumulate must be an int >= 1, got True"),
+        ({"log_every": "2"}, "log_every must be an int >= 1, or None, got '2'"),
+        ({"checkpoint_every": 1.5}, "checkpoint_every must be an int >= 1, or None, got 1.5"),
+        ({"objective": NextToken}, "objective must be a callable object, such as NextToken.., and no class, got <class"),
+        ({"objective": None}, "objective must be a callable object"),
+        ({"source": Source}, "source must be an object, and no class, got <class"),
+        ({"folder": "a\udcff"}, "folder must be a path in UTF-8"),
+        ({"lr": -1.0}, "lr must be a finite number >= 0, got -1.0"),
+        ({"lr": math.nan}, "lr must be a finite number >= 0, got nan"),
         ({"seed": -1}, "seed must be an int >= 0, got -1"),
         ({"seed": "0"}, "seed must be an int >= 0, got '0'"),
         ({"accumulate": 0}, "accumulate must be an int >= 1"),
@@ -312,8 +326,78 @@ def test_one_process_at_a_time(tmp_path):
 )
 def test_arguments_that_are_not_allowed(tmp_path, change, message):
     with pytest.raises(UsageError, match=message):
-        fit(made(Plain), NextToken(), folder=tmp_path, **{**DATA, **change})
+        fit(made(Plain), **{"objective": NextToken(), "folder": tmp_path, **DATA, **change})
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("lr", [np.float32(0.01), torch.tensor(0.01)])
+def test_rates_of_other_types_of_number(tmp_path, lr):
+    assert fit(made(Plain), NextToken(), folder=tmp_path, **{**DATA, "lr": lr}).metrics()[-1]["lr"] == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "averaged.safetensors", "metrics.jsonl"])
+def test_files_of_something_else_are_never_written_over(tmp_path, name):
+    (tmp_path / name).write_bytes(b"somebody's work")
+    with pytest.raises(UsageError, match=f"folder must be empty or hold a run of fit, got .* with {name} of something else"):
+        fit(made(Plain), NextToken(), folder=tmp_path, **DATA)
+    assert (tmp_path / name).read_bytes() == b"somebody's work" and not (tmp_path / "run.json").exists()
+
+
+def test_a_finished_run_whose_checkpoint_is_gone_is_not_trained_over(tmp_path):
+    fit(made(Plain), NextToken(), folder=tmp_path, **DATA)
+    for path in tmp_path.glob("checkpoint-*"):
+        path.unlink()
+    before = contents(tmp_path)
+    with pytest.raises(UsageError, match=r"holds a finished run without its checkpoint, and fit would train over its model.safetensors"):
+        fit(made(Plain), NextToken(), folder=tmp_path, **DATA)
+    assert contents(tmp_path) == before
+
+
+def test_a_run_that_failed_before_its_first_step_does_not_keep_its_folder(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        fit(made(Plain), lambda *_: 1 / 0, folder=tmp_path, **DATA)
+    assert fit(made(Plain), NextToken(), folder=tmp_path, **DATA).steps == 8
+
+
+def test_a_hook_without_state_may_come_and_go(tmp_path):
+    fit(made(Plain), NextToken(), folder=tmp_path, hooks=[lambda moment: None], **DATA)
+    assert fit(made(Plain), NextToken(), folder=tmp_path, **DATA).steps == 8
+
+
+@pytest.mark.parametrize("last", [8, 3])
+def test_weights_that_a_step_has_spoilt_are_not_saved(tmp_path, last):
+    def spoil(moment):
+        if moment.step == last:
+            with torch.no_grad():
+                next(moment.model.parameters())[0, 0] = math.inf
+
+    settings = {**DATA, "checkpoint_every": last}
+    with pytest.raises(NonFiniteLoss, match=rf"after step {last} the weight 0.weight is not finite.*source.batch\(0, {last - 1}, 4\).*lower rate"):
+        fit(made(Plain), NextToken(), folder=tmp_path, hooks=[spoil], **settings)
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_an_optimizer_of_ones_own_has_its_rate_back(tmp_path, crashes):
+    def crash(moment):
+        assert moment.step != 5 or moment.optimizer.param_groups[0]["lr"] < 0.1
+        if crashes and moment.step == 5:
+            raise ZeroDivisionError
+
+    model = made(Plain)
+    own = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ZeroDivisionError) if crashes else nullcontext():
+        fit(model, NextToken(), folder=tmp_path / "a", optimizer=own, schedule=warmup_cosine(8, warmup=2), hooks=[crash], **DATA)
+    assert own.param_groups[0]["lr"] == 0.1 and "initial_lr" not in own.param_groups[0]
+    if not crashes:  # nor does taking up a finished run change it
+        fit(model, NextToken(), folder=tmp_path / "a", optimizer=own, schedule=warmup_cosine(8, warmup=2), **DATA)
+        assert own.param_groups[0]["lr"] == 0.1
+
+
+@pytest.mark.parametrize("batch", [(torch.zeros(2, 3), torch.zeros(2, 3)), {"ids": torch.zeros(2, 3)}])
+def test_batches_of_another_form_are_refused_in_words(tmp_path, batch):
+    with pytest.raises(UsageError, match=r"batch must be a mapping with input_ids and labels, got (tuple|one with ids); make one in the loader's collate_fn"):
+        fit(made(Plain), NextToken(), [batch], folder=tmp_path, steps=1, **QUIET)
 
 
 @pytest.mark.parametrize(

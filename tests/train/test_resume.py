@@ -206,7 +206,7 @@ def test_other_files_that_are_missing_or_damaged(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(lines + "\x00\x00\n{")  # after a power cut
     settings = (tmp_path / "run.json").read_text()
     (tmp_path / "run.json").write_text("[]")
-    with pytest.raises(DamagedFile, match=r"run.json should have settings, conditions"):
+    with pytest.raises(DamagedFile, match=r"run.json should have settings .dict., conditions"):
         run(tmp_path, At())
     (tmp_path / "run.json").unlink()
     with pytest.raises(DamagedFile, match=r"checkpoints but no run.json"):
@@ -409,6 +409,7 @@ def test_a_hook_whose_state_cannot_be_saved(tmp_path):
 
     with pytest.raises(UsageError, match=r"hooks/2/seen is a set"):
         run(tmp_path, Odd())
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""  # before the first step
 
 
 class Float32State(torch.optim.Optimizer):

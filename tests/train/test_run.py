@@ -1,5 +1,6 @@
 import functools
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,8 +8,8 @@ from torch import nn
 
 from trimtab.core import DamagedFile
 from trimtab.optim import warmup_cosine
-from trimtab.train import NextToken, Run
-from trimtab.train.run import Metrics, describe, describe_model, describe_optimizer
+from trimtab.train import NextToken, NotWritten, Run
+from trimtab.train.run import Metrics, describe, describe_model, describe_optimizer, enter
 
 
 def test_metrics_are_cut_back_to_a_number_of_lines(tmp_path):
@@ -89,3 +90,30 @@ def test_an_optimizer_is_told_by_what_it_does_not_how():
     before = describe_optimizer(optimizer)
     optimizer.param_groups[0] |= {"initial_lr": 0.1, "lr": 0.003}  # a schedule is at work
     assert describe_optimizer(optimizer) == before
+
+
+@pytest.mark.parametrize("seconds", ["null", '"soon"', "[1]"])
+def test_a_line_without_its_seconds_is_damaged(tmp_path, seconds):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "seconds": ' + seconds + "}\n")
+    with pytest.raises(DamagedFile, match=r"line 1 of .*metrics.jsonl should have the run's seconds, a number, and has"):
+        Metrics(tmp_path / "metrics.jsonl", 1)
+
+
+def test_a_disk_that_is_full_is_reported_once_and_in_words(tmp_path):
+    with pytest.raises(NotWritten, match=r"could not write .*metrics.jsonl: No space left on device"), Metrics(tmp_path / "metrics.jsonl", 0) as metrics:
+        metrics._file.close()
+        metrics._file = Path("/dev/full").open("a", encoding="utf-8")  # noqa: SIM115
+        metrics.write({"step": 1})
+
+
+@pytest.mark.parametrize("name", ["settings", "conditions", "notes", "initial_weights"])
+@pytest.mark.parametrize("value", [None, 3, {1: 2}, "text", ["x"]])
+def test_settings_of_the_wrong_type_are_damaged(tmp_path, name, value):
+    settings = {"steps": 2}
+    enter(tmp_path, settings, nn.Identity(), torch.device("cpu"), (), 0, 2)
+    saved = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**saved, name: value}))
+    if type(saved[name]) is type(value):
+        return
+    with pytest.raises(DamagedFile, match=rf"run.json should have .*{name} \({type(saved[name]).__name__}\).* and has not"):
+        enter(tmp_path, settings, nn.Identity(), torch.device("cpu"), (), 1, 2)

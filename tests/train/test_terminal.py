@@ -92,3 +92,32 @@ def test_a_thread_may_train_too():
     thread.start()
     thread.join()
     assert seen == [(False, signal.default_int_handler)]
+
+
+class Gone(io.StringIO):
+    """What is left of a stream whose reader has gone."""
+
+    def write(self, text):
+        raise BrokenPipeError
+
+    flush = write
+
+
+@pytest.mark.parametrize("stream", [None, Gone(), "closed"])
+def test_nobody_reading_ends_no_training(clock, monkeypatch, stream):
+    if stream == "closed":
+        stream = io.StringIO()
+        stream.close()
+    monkeypatch.setattr("sys.stderr", stream)
+    with Progress(0, 3) as show:
+        for step in (1, 2, 3):
+            clock[0] += 10
+            show(step, {})
+
+
+def test_no_stderr_does_not_mean_stdout(clock, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr", None)
+    with Progress(0, 1) as show:
+        clock[0] += 10
+        show(1, {})
+    assert capsys.readouterr().out == ""

@@ -1,5 +1,6 @@
 """One arm with one seed: measured, checked, and kept in a small file of its own, so that a run that is stopped loses nothing that was finished."""
 
+import json
 import math
 import platform
 import subprocess
@@ -13,9 +14,11 @@ from typing import Any
 
 import trimtab
 from trimtab.claims.claim import Claim, PairRun
-from trimtab.core import TrimtabError, read_json, write_json
+from trimtab.core import DamagedFile, TrimtabError, read_json, write_json
 
 _KEPT = {".jsonl", ".png", ".svg"}  # of a finished pair's folder: curves and figures
+_LARGEST = 1e100  # the squares of larger numbers are infinite
+_POINTS = 100  # of a curve in a record
 
 
 def pair_name(arm: str, seed: int) -> str:
@@ -50,7 +53,28 @@ def finite(metrics: Any) -> dict[str, float]:
             raise TrimtabError(f"the metric {name!r} must be a number, got {value!r}") from error
         if not math.isfinite(plain[name]):
             raise TrimtabError(f"the metric {name!r} must be finite, got {plain[name]}; did the training diverge, or was a mean taken over nothing?")
+        if abs(plain[name]) > _LARGEST:
+            raise TrimtabError(f"the metric {name!r} must be at most {_LARGEST:g} in size, got {plain[name]}; give its logarithm")
     return plain
+
+
+def curve(folder: Path) -> list[list[float]]:
+    """The loss by step of the longest run in a pair's folder, at most a hundred points and the last; empty where nothing of the kind was written.
+
+    Example:
+        >>> curve(Path("/nowhere"))
+        []
+    """
+    longest: list[list[float]] = []
+    for path in sorted(folder.rglob("metrics.jsonl")):
+        try:
+            lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            points = [[line["step"], float(line["loss"])] for line in lines if line.get("loss") is not None]
+        except (ValueError, TypeError, KeyError, AttributeError, OSError):
+            continue  # a measurement may write what it likes; only what fit writes is known
+        longest = max(longest, points, key=lambda found: found[-1][0] if found else 0)
+    every = -(-len(longest) // _POINTS)
+    return longest[::-1][::every][::-1] if longest else []
 
 
 @cache
@@ -142,6 +166,7 @@ def run_pair(
         "arm": arm,
         "seed": seed,
         "metrics": metrics,
+        "curve": curve(work),
         "wall_time": round(time.perf_counter() - wall, 3),
         "core_minutes": round((time.process_time() - cpu) / 60, 5),
         "origin": origin(device),
@@ -155,14 +180,17 @@ def read_pair(claim: Claim, size: str, arm: str, seed: int, *, folder: Path, cla
     """A finished pair; None where there is none, or one of another claim file, size, device or settings.
 
     Raises:
-        DamagedFile: its file is not JSON.
+        DamagedFile: its file is not JSON, or not that of a pair.
     """
     path = folder / "pairs" / f"{pair_name(arm, seed)}.json"
     if not path.exists():
         return None
     pair = read_json(path)
+    parts = {"metrics": dict, "origin": dict, "wall_time": int | float, "core_minutes": int | float}
+    if not isinstance(pair, dict) or any(not isinstance(pair.get(name), kind) for name, kind in parts.items()):
+        raise DamagedFile(f"{path} should be a finished run with {', '.join(parts)} and is not; delete it, and the run is made again")
     due = {"slug": claim.slug, "size": size, "claim_hash": claim_hash, "settings": claim.size(size).settings, "arm": arm, "seed": seed}
-    good = isinstance(pair, dict) and all(pair.get(key) == value for key, value in due.items()) and pair["origin"]["device"] == device
+    good = all(pair.get(key) == value for key, value in due.items()) and pair["origin"].get("device") == device
     return pair if good else None
 
 

@@ -98,6 +98,7 @@ def build_record(
         "baseline": claim.baseline,
         "seeds": seeds,
         "measured": measured,
+        "curves": {arm: {str(seed): table[arm, seed].get("curve", []) for seed in seeds} for arm in arms},
         "paper": {arm: dict(values) for arm, values in claim.paper.items()},
         "settings": claim.size(size).settings,
         "claim_hash": claim_hash,

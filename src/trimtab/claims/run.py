@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,8 @@ Say = Callable[[dict[str, Any]], None]
 Pair = tuple[str, int]
 
 _ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "VECLIB", "NUMBA")}
+_IN_WORKER = "TRIMTAB_CLAIM_WORKER"  # set in a worker's environment
+_GRACE = 10.0  # seconds that an interrupted measurement has for a last checkpoint
 
 
 class ClaimIncomplete(TrimtabError, RuntimeError):
@@ -96,13 +99,15 @@ class _Worker:
     """A worker process with the pair that it is at; a thread passes on what it says, and None when it ends."""
 
     def __init__(self, request: dict[str, Any], heard: "queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]"):
-        # the parent's import path, for a child started with -m knows only the installed packages and its working folder
-        start = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from trimtab.claims.worker import serve; serve()"
+        # The parent's import path, for a child started with -m knows only the installed packages and its working folder. While it imports, an interrupt
+        # just ends it, without a traceback.
+        start = "import json, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); sys.path[:] = json.loads(sys.argv.pop()); "
+        start += "from trimtab.claims.worker import serve; serve()"
         self._process = subprocess.Popen(
             [sys.executable, "-c", start, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **_ONE_THREAD},
+            env={**os.environ, **_ONE_THREAD, _IN_WORKER: "1"},
             encoding="utf-8",
             start_new_session=True,  # Ctrl-C is for the parent, which then stops its workers
         )
@@ -110,6 +115,22 @@ class _Worker:
         self.pair: Pair | None = None
         self._say(request)
         threading.Thread(target=self._pass_on, args=(heard,), daemon=True).start()
+        threading.Thread(target=self._bury, daemon=True).start()
+
+    def _bury(self) -> None:
+        """When it has ended, end what it left running, which would hold the pipe open and go on using the machine."""
+        self._process.wait()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def interrupt(self) -> None:
+        """Ctrl-C: a measurement inside ``fit`` saves a checkpoint and ends."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGINT)
+
+    def wait(self, seconds: float) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=seconds)
 
     def _pass_on(self, heard: "queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]") -> None:
         with self._stdout, suppress(ValueError):  # ValueError: a line cut off by the worker's death, which comes next
@@ -182,6 +203,13 @@ def _in_workers(pairs: Sequence[Pair], count: int, request: dict[str, Any], tell
                 tell(worker.pair, message)
                 if message["event"] != "step":
                     next_pair(worker)
+    except KeyboardInterrupt:
+        for worker in live:
+            worker.interrupt()
+        until = time.monotonic() + _GRACE
+        for worker in live:
+            worker.wait(max(0.0, until - time.monotonic()))
+        raise
     finally:
         for worker in live:
             worker.stop()
@@ -197,7 +225,7 @@ def _in_process(pairs: Sequence[Pair], claim: Claim, request: dict[str, Any], te
 
         try:
             done = run_pair(claim, request["size"], *pair, folder=folder, claim_hash=request["claim_hash"], device=request["device"], progress=progress)
-        except Exception as error:  # as in a worker
+        except (Exception, SystemExit) as error:  # as in a worker
             log_path(folder, *pair).write_text(traceback.format_exc(), encoding="utf-8")
             tell(pair, {"event": "failed", "message": described(error)})
         else:
@@ -249,10 +277,10 @@ def run_claim(
         The record.
 
     Raises:
-        UsageError: no such size, arm, device, or bad seeds.
+        UsageError: no such size, arm, device, or bad seeds; or a call from the claim's own file while a worker loads it.
         FolderInUse: another run holds the folder.
         ClaimIncomplete: a pair failed or its worker died; the others ran and are kept.
-        KeyboardInterrupt: with a message that says how to resume.
+        KeyboardInterrupt: with a message that says how to resume; measurements inside :func:`trimtab.train.fit` have saved a checkpoint.
 
     Example:
         >>> from trimtab.claims import load
@@ -260,6 +288,8 @@ def run_claim(
         >>> record["verdict"] is None  # doctest: +SKIP
         True
     """
+    if _IN_WORKER in os.environ:
+        raise UsageError(f'run_claim was called while a worker loads {claim.source.name}; put the call in that file under if __name__ == "__main__":')
     plan = _plan(claim, size, seeds, arms)
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise UsageError(f"workers must be a whole number from 0 on, got {workers!r}; 2 is usual")
@@ -294,6 +324,7 @@ def run_claim(
                 tidy(run / "work" / f"{arm}-seed{seed}")
         todo = [pair for pair in plan if pair not in finished]
         minutes = estimate(claim, size, range(len(todo)), [claim.arms[0]])
+        fingerprint = claim.fingerprint() if claim.fingerprint else None  # first: an error in it should not come after hours
         say({"event": "start", "pairs": len(plan), "finished": len(finished), "core_minutes": minutes, "folder": str(run)})
         try:
             _in_workers(todo, workers, request, tell) if workers else _in_process(todo, claim, request, tell)
@@ -309,8 +340,9 @@ def run_claim(
             size,
             [finished[pair] for pair in plan],
             claim_hash=digest,
-            fingerprint=claim.fingerprint() if claim.fingerprint else None,
-            argv=[Path(sys.argv[0]).name, *sys.argv[1:]] if argv is None else argv,
+            fingerprint=fingerprint,
+            # a file name that is not UTF-8 has surrogates, which are not JSON text
+            argv=[word.encode("utf-8", "backslashreplace").decode() for word in ([Path(sys.argv[0]).name, *sys.argv[1:]] if argv is None else argv)],
             now=datetime.now(UTC),
         )
         if before := _unchanged(folder, record):

@@ -117,6 +117,9 @@ RECORD: Fields = {
     "seconds": (_dict(_dict(_number)), "arm -> seed -> number"),
 }
 
+_OPTIONAL: Fields = {  # records from before there were curves stay valid
+    "curves": (_dict(_dict(_list(lambda point: _list(_number)(point) and len(point) == 2))), "arm -> seed -> [step, loss] pairs"),
+}
 _SUPERSEDED: Fields = {"superseded": (lambda value: value is True, "true"), "superseded_reason": (_text, "a text")}
 
 
@@ -157,7 +160,7 @@ def problems(record: Any) -> list[str]:
     """
     if not isinstance(record, dict):
         return [f"a record should be an object, is {_show(record)}"]
-    fields = {**RECORD, **_SUPERSEDED} if "superseded" in record else RECORD
+    fields = {**RECORD, **(_OPTIONAL if "curves" in record else {}), **(_SUPERSEDED if "superseded" in record else {})}
     found = [*_wrong(record, fields), *_unsafe(record)]
     statements: Any = record.get("statements")
     if isinstance(statements, list):

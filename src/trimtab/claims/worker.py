@@ -8,11 +8,13 @@ import faulthandler
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,7 +42,13 @@ def _claim(request: Mapping[str, Any]) -> Claim:
 
 
 def serve() -> None:
-    """Run pairs until the input ends."""
+    """Run pairs until the input ends, or until the parent, which then knows, sends an interrupt."""
+    with suppress(KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which fit takes over while it trains
+        _serve()
+
+
+def _serve() -> None:
     stream, out = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     faulthandler.enable()

@@ -1,8 +1,10 @@
 """The ``trimtab`` command. Thin: each command is a typed function in the module of its name, imported when it is called."""
 
 import io
+import os
 import sys
 from collections.abc import Sequence
+from typing import Any, TextIO
 
 import click
 
@@ -56,10 +58,39 @@ def main(args: Sequence[str] | None = None) -> None:
     sys.exit(_run(args))
 
 
+class _Out(io.FileIO):
+    """Where output goes. A reader who leaves (head, less) ends no job and changes no exit code: the rest is dropped.
+
+    So is whatever stderr cannot take; a full disk under stdout is told.
+    """
+
+    lost = False
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return memoryview(data).nbytes if self.lost else super().write(data)
+        except OSError as error:
+            self.lost = True
+            if self.name != 2 and not isinstance(error, BrokenPipeError):
+                raise
+            return memoryview(data).nbytes
+
+
+def _output(stream: TextIO | None, number: int) -> TextIO:
+    """Standard output or error, made safe: closed (None), cut off, or without a sign such as "−" ("?" takes its place), it stops no command."""
+    if stream is None:
+        free = -1
+        while free < number:  # the numbers of what was closed are taken, here and in workers: another file that got one would be written to
+            os.set_inheritable(free := os.open(os.devnull, os.O_RDWR), True)
+        number = free
+    elif not isinstance(stream, io.TextIOWrapper) or not isinstance(getattr(stream.buffer, "raw", stream.buffer), io.FileIO):
+        return stream  # of a test or a notebook
+    lines = stream is None or stream.line_buffering
+    return io.TextIOWrapper(io.BufferedWriter(_Out(number, "w", closefd=False)), getattr(stream, "encoding", "utf-8"), "replace", line_buffering=lines)
+
+
 def _run(args: Sequence[str] | None) -> int:
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without a sign such as "−" shows "?", and the job goes on
+    sys.stdout, sys.stderr = _output(sys.stdout, 1), _output(sys.stderr, 2)
     try:
         code = trimtab.main(args, prog_name="trimtab", standalone_mode=False)
         return code or 0
@@ -70,5 +101,7 @@ def _run(args: Sequence[str] | None) -> int:
         error.show()
         return error.exit_code
     except (TrimtabError, OSError) as error:
-        click.echo(f"Error: {error}", err=True)
+        from trimtab.claims.report.view import text
+
+        click.echo("\n".join(map(text, f"Error: {error}".split("\n"))), err=True)
         return 2 if isinstance(error, UsageError) else 1

@@ -4,19 +4,22 @@ import json
 import os
 import platform
 import re
+import shlex
 import sys
 import tempfile
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import click
 
 from trimtab import __version__
 from trimtab.claims import read_record, stale
 from trimtab.claims.pair import origin
-from trimtab.claims.report import gather, packaged
-from trimtab.cli.terminal import near, paragraph, table
+from trimtab.claims.report import gather, near, packaged
+from trimtab.claims.report.view import text
+from trimtab.cli.terminal import paragraph, table
 
 
 def doctor(*, fingerprints: bool = False, json_: bool = False) -> None:
@@ -40,13 +43,20 @@ def doctor(*, fingerprints: bool = False, json_: bool = False) -> None:
     }
     table(["extra", "state"], [*states.items()])
     click.echo()
-    click.echo(f"{found['folder']} {'can be written' if found['writable'] else 'can NOT be written: go elsewhere or use --out'}")
+    click.echo(f"{text(found['folder'])} {'can be written' if found['writable'] else 'can NOT be written: go elsewhere or use --out'}")
     for record in found["records"]:
         click.echo(paragraph(f"{near(Path(record['path']))}: {'stale: ' + record['stale'] if record['stale'] else 'up to date'}", "    ", ""))
     for line in found["unreadable"]:
         click.echo(paragraph(f"unreadable: {line}", "    ", ""))
     if not found["records"]:
         click.echo("no records here")
+    click.echo()
+    if found["to_fix"]:
+        click.secho("To fix:", bold=True)
+        for line in found["to_fix"]:
+            click.echo(paragraph(line, "    ", "  "))
+    else:
+        click.secho("All fine. An extra that is missing is needed only where an error names it.", bold=True)
 
 
 def _examine(fingerprints: bool) -> dict[str, Any]:
@@ -58,17 +68,24 @@ def _examine(fingerprints: bool) -> dict[str, Any]:
     for name, packages in needs.items():
         if name:
             missing = [package for package in packages if _version(package) is None]
-            extras[name] = {"missing": missing, "install": f"pip install 'trimtab[{name}]'"}
+            extras[name] = {"missing": missing, "install": f"pip install {_source(name)}"}
+    libraries = {package: _version(package) for package in needs.get("", [])}
     devices, threads = _torch()
     here = origin("cpu")
     entries, unreadable = gather([packaged(), Path("trimtab-runs")])
-    records = [{"path": str(e.path), "stale": "; ".join(stale(read_record(e.path), recompute=True)) if fingerprints else e.stale} for e in entries]
+    reasons = ["; ".join(stale(read_record(e.path), recompute=True)) if fingerprints else e.stale for e in entries]
+    records = [{"path": str(e.path), "stale": why} for e, why in zip(entries, reasons, strict=True)]
+    to_fix = [f"{package} is missing: pip install {_source()}" for package, found in libraries.items() if not found]
+    to_fix += [] if threads else [f"{devices[0]}; install torch again, see https://pytorch.org/get-started"]
+    to_fix += [] if _writable() else ["this folder cannot be written: go elsewhere, or give each run a folder with --out"]
+    to_fix += [f"unreadable: {line}" for line in unreadable]
+    to_fix += [f"stale, measure it again with trimtab run: {near(e.path)}" for e, why in zip(entries, reasons, strict=True) if why]
     return {
         "trimtab": __version__,
         "commit": here["commit"],
         "dirty": here["dirty"],
         "python": f"{platform.python_version()} ({sys.executable})",
-        "libraries": {package: _version(package) or "MISSING" for package in needs.get("", [])},
+        "libraries": {package: found or "MISSING" for package, found in libraries.items()},
         "system": f"{platform.system()} {platform.machine()}, {here['machine']['cpu']}",
         "devices": devices,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -78,7 +95,16 @@ def _examine(fingerprints: bool) -> dict[str, Any]:
         "writable": _writable(),
         "records": records,
         "unreadable": unreadable,
+        "to_fix": to_fix,
     }
+
+
+def _source(extra: str = "") -> str:
+    """What pip is to install: the package by its name, or the checkout that it was installed from."""
+    told = json.loads(distribution("trimtab").read_text("direct_url.json") or "{}")
+    editable = told.get("dir_info", {}).get("editable", False)
+    name = near(Path(unquote(urlsplit(told["url"]).path))) if editable else "trimtab"
+    return "-e " * editable + shlex.quote(name + (f"[{extra}]" if extra else ""))
 
 
 def _version(package: str) -> str | None:

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from contextlib import suppress
 from typing import Any
 
 import click
@@ -45,8 +44,7 @@ class Progress:
         getattr(self, f"_{event['event']}")(event)
 
     def _say(self, line: str) -> None:
-        with suppress(BrokenPipeError):  # nobody reads along: no reason to end the job
-            self.bars.console.print(line, markup=False, highlight=False) if self.bars else click.echo(line, err=True)
+        self.bars.console.print(line, markup=False, highlight=False) if self.bars else click.echo(line, err=True)
 
     def _start(self, event: dict[str, Any]) -> None:
         self.pairs, self.finished = event["pairs"], event["finished"]
@@ -66,12 +64,14 @@ class Progress:
     def _step(self, event: dict[str, Any]) -> None:
         key = event["arm"], event["seed"]
         self.running[key] = event["step"], event["steps"], event["values"]
+        if event["step"] == event["steps"] and not self.bars:
+            self._say(f"{event['arm']}, seed {event['seed']}: trained, testing")
         if self.bars:
-            self.bars.update(self.tasks[key], completed=event["step"], total=event["steps"], values=_values(event["values"]))
+            self.bars.update(self.tasks[key], completed=event["step"], total=event["steps"], values=_values(*self.running[key]))
         elif time.monotonic() - self.last >= _EVERY:
             self.last = time.monotonic()
-            at = [f"{arm}, seed {seed}: {step}/{steps} {_values(values)}".rstrip() for (arm, seed), (step, steps, values) in self.running.items() if steps]
-            self._say(f"{self.finished} of {self.pairs} finished{self._left()}; {'; '.join(at)}")
+            where = [f"{arm}, seed {seed}: {at[0]}/{at[1]} {_values(*at)}".rstrip() for (arm, seed), at in self.running.items() if at[1]]
+            self._say(f"{self.finished} of {self.pairs} finished{self._left()}; {'; '.join(where)}")
 
     def _left(self) -> str:
         done = self.finished - self.before + sum(step / steps for step, steps, _ in self.running.values() if steps)
@@ -99,7 +99,9 @@ class Progress:
         """The command prints where the record is."""
 
 
-def _values(values: dict[str, float]) -> str:
+def _values(step: int, steps: int, values: dict[str, float]) -> str:
+    if step == steps:
+        return "testing"  # what comes between the last step and the end, at times for long
     return " ".join([f"{name} {value:.3g}" for name, value in values.items() if name != "step"][:2])
 
 

@@ -7,9 +7,10 @@ from typing import Annotated
 import click
 
 from trimtab.claims import read_record, slugs
+from trimtab.claims.report import near
 from trimtab.claims.report.view import View
 from trimtab.cli.run import measure
-from trimtab.cli.terminal import near, statements, table, verdict
+from trimtab.cli.terminal import paragraph, statements, table, verdict
 from trimtab.core import UsageError
 
 
@@ -28,6 +29,8 @@ def replay(record: Path, *, out: Annotated[Path | None, "DIR"] = None, device: s
     Example:
         trimtab replay records/task-hinting/small-20261201T120000Z.json
     """
+    if not record.is_file():
+        raise UsageError(f"there is no record {record}; trimtab doctor lists those that are here")
     old = read_record(record)
     slug = old["slug"]
     if slug not in slugs():
@@ -49,7 +52,14 @@ def replay(record: Path, *, out: Annotated[Path | None, "DIR"] = None, device: s
     table(["primary statement", "recorded", "replayed"], rows)
     click.echo()
     click.echo(f"recorded: {verdict(View(old))}\nreplayed: {verdict(done.view)}")
+    click.echo()
     click.secho({True: "They agree.", False: "They do NOT agree.", None: "The record has no verdict to agree with."}[agree], bold=True)
     if not same_claim:
         click.echo("The claim file is not the one that the record was made with, so the two may differ for that reason.")
+    following = {
+        True: f"Next: trimtab show {slug} has what the claim says, trimtab report --open the pages of all records here.",
+        False: "Next: compare versions and machines in the two records; a third run on other seeds, trimtab run --seeds, tells chance from a bug.",
+        None: f"Next: trimtab run {slug} measures the claim with the seeds and arms that a verdict needs.",
+    }
+    click.echo(paragraph(following[agree]))
     click.echo(f"record   {near(done.path)}")

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import click
 
-from trimtab.claims.report import gather, packaged, write_report
+from trimtab.claims.report import write_report
+from trimtab.cli.run import writable
+from trimtab.cli.terminal import gathered
 
 
 def report(*, out: Annotated[Path, "DIR"] = Path("trimtab-report"), open: bool = False) -> None:
@@ -21,9 +23,8 @@ def report(*, out: Annotated[Path, "DIR"] = Path("trimtab-report"), open: bool =
     Example:
         trimtab report --open
     """
-    entries, problems = gather([packaged(), Path("trimtab-runs")])
-    for line in problems:
-        click.echo(f"Warning: {line}", err=True)
+    writable(out)
+    entries, problems = gathered()
     page = write_report(entries, out, problems=problems).resolve()
     click.echo(page)
     if open:

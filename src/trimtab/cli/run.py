@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 import click
 
 from trimtab.claims import load, run_claim, slugs
-from trimtab.claims.report import Entry, deciding, gather, method, packaged, read_entry, write_report
+from trimtab.claims.report import Entry, deciding, method, near, read_entry, write_report
 from trimtab.cli.progress import Progress
-from trimtab.cli.terminal import curves, mastered, near, statements, verdict
+from trimtab.cli.terminal import curves, gathered, mastered, paragraph, statements, verdict
 from trimtab.core import UsageError, cards, unknown
 
 Verdict = Literal["reproduced", "partly", "undecided", "contradicted", "invalid"]
@@ -54,13 +54,13 @@ def run(
     slug = claim_slug(name)
     folder = out or Path("trimtab-runs") / slug
     record, done = measure(slug, size, parse_seeds(seeds) if seeds is not None else None, arm or None, folder, workers, device)
-    entries = [e for e in gather([packaged(), folder])[0] if e.view.slug == slug]
+    entries = [e for e in gathered(folder)[0] if e.view.slug == slug]
     lead = next(e for e in entries if e.path == done.path)
     page = write_report(entries, folder / "report", lead=lead)
     if json_:
         click.echo(json.dumps(record, indent=1))
     else:
-        _print(lead, deciding([e for e in entries if e is not lead], slug))
+        _print(lead, deciding(entries, slug))
     places = [("record", lead.path), ("report", page), ("figures", page.parent / "figures")]
     click.echo("".join(f"{what:<9}{near(path)}\n" for what, path in places), err=json_, nl=False)
     return 3 if require and record["verdict"] != require else 0
@@ -103,7 +103,7 @@ def measure(
         raise UsageError(f"workers must be at least 1, got {workers}")
     claim = load(slug)
     claim.size(size)  # an unknown one is refused before anything is written
-    _writable(folder)
+    writable(folder)
     written: list[Path] = []
     try:
         with Progress(f"{slug}, {size}", workers) as progress:
@@ -117,22 +117,24 @@ def measure(
     except KeyboardInterrupt as stop:
         click.echo(f"\n{stop}\nTo go on: {shlex.join(['trimtab', *sys.argv[1:]])}", err=True)
         raise
-    return record, read_entry(written[0].resolve())
+    return record, read_entry(written[0].absolute())
 
 
-def _writable(folder: Path) -> None:
+def writable(folder: Path) -> None:
+    """Raise UsageError unless files can be written to a folder, which is made if need be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise UsageError(f"out must be a folder that can be written, got {folder}: {error.strerror}; choose another with --out") from error
+        why = "it is a file" if folder.is_file() else error.strerror
+        raise UsageError(f"out must be a folder that can be written, got {folder}: {why}; choose another with --out") from error
 
 
 def _print(done: Entry, decides: Entry | None) -> None:
     view = done.view
     click.echo()
-    click.secho(view.title, bold=True)
+    click.secho(paragraph(view.title), bold=True)
     click.echo()
     curves(view)
     mastered(view)
@@ -140,11 +142,11 @@ def _print(done: Entry, decides: Entry | None) -> None:
     statements(view)
     click.echo()
     click.secho(f"Verdict: {verdict(view)}", bold=True)
-    if not view.verdict and decides is None:
+    if decides is None:
         click.echo("Record that decides this claim: none yet")
-    elif not view.verdict and decides is not None:  # one lucky seed must not be all that a reader sees
+    elif decides is not done:  # one lucky seed must not be all that a reader sees
         click.echo()
-        click.secho(f"The record that decides this claim: {verdict(decides.view)}, {decides.path}", bold=True)
+        click.secho(f"The record that decides this claim: {verdict(decides.view)}, {near(decides.path)}", bold=True)
         click.echo()
         statements(decides.view)
     click.echo()

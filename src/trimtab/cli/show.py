@@ -1,12 +1,10 @@
 """``trimtab show``."""
 
-from pathlib import Path
-
 import click
 
 from trimtab.claims import slugs
-from trimtab.claims.report.library import deciding, gather, method, packaged
-from trimtab.cli.terminal import paragraph, verdict
+from trimtab.claims.report.collect import deciding, method
+from trimtab.cli.terminal import gathered, paragraph, verdict
 from trimtab.core import card
 
 
@@ -40,7 +38,7 @@ def show(method_: str, *, paper: bool = False) -> None:
     click.echo(paragraph(f"room {about.room}; topics: {', '.join(about.topics)}; {about.status}", "  "))
     _heading("Claims")
     mine = [slug for slug in slugs() if method(slug) == about.slug]
-    entries, _ = gather([packaged(), Path("trimtab-runs")])
+    entries, _ = gathered()
     for slug in mine:
         found = deciding(entries, slug)
         word = verdict(found.view) + (f"; stale: {found.stale}" if found.stale else "") if found else "no verdict yet"

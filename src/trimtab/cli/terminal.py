@@ -6,6 +6,7 @@ from shutil import get_terminal_size
 
 import click
 
+from trimtab.claims.report.collect import Entry, gather, packaged
 from trimtab.claims.report.view import Family, View, exact, shown
 
 MARKS = {"reproduced": "●", "partly": "◐", "undecided": "○", "contradicted": "✕", "invalid": "△"}
@@ -16,39 +17,43 @@ def width() -> int:
     return get_terminal_size((200, 24)).columns
 
 
+def gathered(folder: Path = Path("trimtab-runs")) -> tuple[list[Entry], list[str]]:
+    """The records that come with trimtab and those in a folder. What could not be read is named on stderr, and a line each is returned."""
+    entries, problems = gather([packaged(), folder])
+    for line in problems:
+        click.echo(f"Warning: {line}", err=True)
+    return entries, problems
+
+
 def paragraph(text: str, indent: str = "", first: str | None = None) -> str:
     """Text wrapped to the terminal, never wider than a book's page."""
     return click.wrap_text(text, width=min(width(), 100), initial_indent=indent if first is None else first, subsequent_indent=indent)
 
 
-def near(path: Path) -> Path:
-    """A path as one would type it from here."""
-    here = Path.cwd()
-    return path.resolve().relative_to(here) if path.resolve().is_relative_to(here) else path
-
-
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """Print a table; what does not fit is folded, never cut.
+    """Print a table that loses nothing: text that does not fit is folded, columns of numbers that do not fit follow below.
 
     Args:
         columns: their heads.
         rows: a cell for each column.
-        right: numbers of the columns to align to the right.
+        right: numbers of the columns to align to the right: those of numbers.
     """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    class Out(Console):
-        def on_broken_pipe(self) -> None:
-            raise  # rich would exit with 1; the command line ends quietly
-
+    widths = [max(len(row[k]) for row in (columns, *rows)) + 2 for k in range(len(columns))]
+    fitting = next((k for k in range(2, len(columns)) if sum(widths[: k + 1]) - 2 > width()), len(columns)) if right else len(columns)
     drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for k, name in enumerate(columns):
+    for k, name in enumerate(columns[:fitting]):
         drawn.add_column(Text(name), justify="right" if k in right else "left", overflow="fold")
     for row in rows:
-        drawn.add_row(*map(Text, row), style="bold" if not any(row[1:]) else None)  # the head of a group
-    Out(width=width(), soft_wrap=False).print(drawn)
+        if any(row[1:fitting]) or not any(row[1:]):
+            drawn.add_row(*map(Text, row[:fitting]), style="bold" if not any(row[1:]) else None)  # the head of a group
+    Console(width=width(), soft_wrap=False).print(drawn)
+    if fitting < len(columns):
+        click.echo()
+        table([columns[0], *columns[fitting:]], [[row[0], *row[fitting:]] for row in rows if any(row[fitting:]) or not any(row[1:])], right)
 
 
 def verdict(view: View) -> str:
@@ -64,7 +69,7 @@ def curves(view: View) -> None:
         points = sorted({x for f in families for x in f.points})
         rows = [row for f in families for row in _rows(view, f, points)]
         table(["length", *(f"{x:g}{suffix}" for x in points)], rows, right=range(1, len(points) + 1))
-        click.echo()
+        click.echo("\n1x is the longest length in training.\n" if suffix else "")
     if scalars := [f for f in view.families if not f.points]:
         rows = [[f.name, *(_number(f, arm) for arm in view.arms)] for f in scalars]
         table(["", *view.arms], rows, right=range(1, len(view.arms) + 1))
@@ -72,8 +77,8 @@ def curves(view: View) -> None:
 
 
 def _number(family: Family, arm: str) -> str:
-    measured = shown(family.bands[arm][0.0][0]) if arm in family.bands else ""
-    return f"{measured} (paper {shown(family.paper[arm][0.0])})" if family.paper.get(arm) else measured
+    measured = shown(family.bands[arm][0.0][0], like=family.scale) if arm in family.bands else ""
+    return f"{measured} (paper {shown(family.paper[arm][0.0], like=family.scale)})" if family.paper.get(arm) else measured
 
 
 def _rows(view: View, family: Family, points: Sequence[float]) -> list[list[str]]:
@@ -81,9 +86,9 @@ def _rows(view: View, family: Family, points: Sequence[float]) -> list[list[str]
     for arm in view.arms:
         band = family.bands.get(arm, {})
         if band:
-            rows.append([f"  {arm}", *(shown(band[x][0]) if x in band else "" for x in points)])
+            rows.append([f"  {arm}", *(shown(band[x][0], like=family.scale) if x in band else "" for x in points)])
         if paper := family.paper.get(arm):
-            rows.append([f"  {arm}, paper" if not band else "    paper", *(shown(paper[x]) if x in paper else "" for x in points)])
+            rows.append([f"  {arm}, paper" if not band else "    paper", *(shown(paper[x], like=family.scale) if x in paper else "" for x in points)])
     return rows
 
 
@@ -92,9 +97,8 @@ def statements(view: View) -> None:
     for s in view.statements:
         word = f"{MARKS[s.verdict]} {s.verdict}" if s.verdict else "– no verdict"
         click.echo(f"{word:<15}{s.name}{'' if s.primary else ' (secondary)'}")
-        interval = f" [{shown(s.low, True)}, {shown(s.high, True)}]" if s.low is not None else ""
         details = [
-            "not measured" if s.estimate is None else f"{s.metric} {shown(s.estimate, True)}{interval}",
+            f"{s.metric} {s.measured}",
             f"margin {exact(s.margin)}",
             f"paper {s.paper}" if s.paper != "–" else "",
             s.note,

@@ -5,9 +5,7 @@ Positional parameters become arguments and keyword-only ones options: ``bool`` a
 """
 
 import inspect
-import os
 import re
-import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
@@ -109,17 +107,6 @@ class Commands(click.Group):
             hint = f"did you mean {near[0]!r}? " if near else ""
             ctx.fail(f"unknown command {args[0]!r}; {hint}allowed: {', '.join(self.table)}")
         return super().resolve_command(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            code = super().invoke(ctx)
-            if sys.stdout:  # None where it was closed
-                sys.stdout.flush()  # here, where a closed pipe can still be caught
-            return code
-        except BrokenPipeError:
-            # The reader (head, less) has what it wanted. Python flushes once more on its way out: give that somewhere to go.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            return 0
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

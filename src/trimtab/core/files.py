@@ -4,12 +4,13 @@ import fcntl
 import itertools
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trimtab.core.errors import DamagedFile, FolderInUse
+from trimtab.core.errors import DamagedFile, FolderInUse, UsageError
 
 _calls = itertools.count()  # so that two threads which write one file do not share a temporary one
 
@@ -28,7 +29,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """Write to the path this yields; when the block ends well, it takes the place of ``path`` in one step.
 
     After a crash, a full disk or a power cut there is the old file or the new one, never half of one. When the block fails, the old file stays and the
-    temporary one goes.
+    temporary one goes. A file that is replaced keeps its permissions, and a link to it stays a link.
 
     Example:
         >>> import tempfile
@@ -38,10 +39,12 @@ def replacing(path: str | Path) -> Iterator[Path]:
         >>> target.read_text()
         'whole'
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_calls)}.tmp")
     try:
         yield temporary
+        if path.exists():
+            shutil.copymode(path, temporary)
         sync(temporary)
         os.replace(temporary, path)
         sync(path.parent)
@@ -109,6 +112,7 @@ def locked(folder: str | Path) -> Iterator[None]:
 
     Raises:
         FolderInUse: another process holds it.
+        UsageError: it cannot be made or written to.
 
     Example:
         >>> import tempfile
@@ -117,8 +121,13 @@ def locked(folder: str | Path) -> Iterator[None]:
         mine alone
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "a+") as handle:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = open(folder / ".lock", "a+")  # noqa: SIM115
+    except OSError as error:
+        why = "it is a file" if folder.is_file() else error.strerror
+        raise UsageError(f"folder must be one that can be made and written to, got {folder}: {why}; choose another") from error
+    with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

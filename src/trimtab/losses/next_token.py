@@ -42,14 +42,15 @@ def next_token_loss(
 
     Args:
         logits: unnormalised scores; computed in float32 at least.
-        labels: ids in 0 .. vocab - 1, or -100 where nothing is asked. The first column is never predicted.
+        labels: ids in 0 .. vocab - 1, or -100 where nothing is asked. The first column is never predicted. A GPU sees an id that is none as an assertion of
+            its own, which it cannot go on from.
         reduction: ``"token"`` or ``"example"``.
 
     Returns:
         The sum (nats, differentiable) and the number of supervised tokens, or of rows with at least one. Both are zero where nothing is supervised.
 
     Raises:
-        UsageError: shapes disagree, or no such reduction.
+        UsageError: shapes disagree, labels are no ids of the vocabulary, or no such reduction.
 
     Example:
         >>> logits = torch.zeros(1, 4, 8)
@@ -64,14 +65,21 @@ def next_token_loss(
             f"labels must be [batch, tokens] for logits [batch, tokens, vocab], got labels {tuple(labels.shape)} and logits {tuple(logits.shape)}; "
             "hand labels as wide as the input, unshifted"
         )
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise UsageError(f"labels must be whole numbers, got {labels.dtype}; hand the ids themselves")
     if reduction not in _REDUCTIONS:
         raise unknown("reduction", str(reduction), _REDUCTIONS)
     # Shifting the labels instead of slicing the logits copies [batch, tokens] and not [batch, tokens, vocab].
-    shifted = F.pad(labels[:, 1:], (0, min(1, labels.shape[1])), value=IGNORE)
+    shifted = F.pad(labels[:, 1:].long(), (0, min(1, labels.shape[1])), value=IGNORE)
     # bf16 has 8 bits of mantissa: a sum over a batch would stop growing at a few hundred nats
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
-    if reduction == "token":
-        return F.cross_entropy(wide, shifted.flatten(), ignore_index=IGNORE, reduction="sum"), (shifted != IGNORE).sum().to(wide.dtype)
-    losses = F.cross_entropy(wide, shifted.flatten(), ignore_index=IGNORE, reduction="none").view_as(shifted)
+    try:
+        losses = F.cross_entropy(wide, shifted.flatten(), ignore_index=IGNORE, reduction="sum" if reduction == "token" else "none")
+    except IndexError:  # looked at only now: a check beforehand would make every step on a GPU wait
+        row, column = ((shifted != IGNORE) & ((shifted < 0) | (shifted >= logits.shape[2]))).nonzero()[0].tolist()
+        allowed = f"in 0 .. {logits.shape[2] - 1}, or {IGNORE} where nothing is asked"
+        raise UsageError(f"labels must be {allowed}, got {int(shifted[row, column])} at position {column + 1} of row {row}") from None
     supervised = (shifted != IGNORE).sum(1)
-    return (losses.sum(1) / supervised.clamp(min=1)).sum(), (supervised > 0).sum().to(wide.dtype)
+    if reduction == "token":
+        return losses, supervised.sum().to(wide.dtype)
+    return (losses.view_as(shifted).sum(1) / supervised.clamp(min=1)).sum(), (supervised > 0).sum().to(wide.dtype)

@@ -1,6 +1,6 @@
 """A model in a folder: weights as safetensors, and the arguments that make it anew as JSON.
 
-The weights' header repeats the arguments, so that two files which do not belong together (a crash between the two writes, a file copied by hand) are told apart
+The weights' header repeats the arguments, so that two files which do not belong together (a crash between the renames, a file copied by hand) are told apart
 from two which do.
 """
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -39,7 +40,7 @@ def described(value: Any) -> Any:
 
 
 def save(folder: str | Path, model: str, settings: dict[str, Any], state: dict[str, Tensor]) -> None:
-    """Write both files, each whole.
+    """Write both files, and only then put them in the place of older ones. A crash between the two renames leaves files that :func:`read` tells apart.
 
     Args:
         folder: made where it is not there.
@@ -56,9 +57,9 @@ def save(folder: str | Path, model: str, settings: dict[str, Any], state: dict[s
         storage = value.untyped_storage().data_ptr()
         tensors[name] = value.clone() if storage in held else value  # safetensors refuses one memory under two names
         held.add(storage)
-    with replacing(folder / "model.safetensors") as temporary:
-        save_file(tensors, temporary, metadata={"config": json.dumps(config, sort_keys=True)})
-    write_json(folder / "config.json", config)
+    with replacing(folder / "config.json") as words, replacing(folder / "model.safetensors") as weights:
+        write_json(words, config)
+        save_file(tensors, weights, metadata={"config": json.dumps(config, sort_keys=True)})
 
 
 def read(folder: str | Path, model: str, objects: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -83,30 +84,46 @@ def read(folder: str | Path, model: str, objects: dict[str, Any]) -> tuple[dict[
         raise DamagedFile(f"{weights} should be a whole safetensors file and is not: {error}; save the model again") from error
     if written != json.dumps(config, sort_keys=True):
         raise DamagedFile(f"{folder} should hold two files saved together, and its config.json does not go with its model.safetensors; save the model again")
-    _check_sizes(config, tensors, weights)
+    blocks = len({name.split(".")[1] for name in tensors if name.startswith("blocks.")})
+    if blocks != config["layers"]:  # even without weights a block takes memory
+        raise DamagedFile(f"{weights} should hold {config['layers']} blocks, and holds {blocks}")
     return {name: value for name, value in config.items() if name in _KINDS} | objects, tensors
 
 
-def fill(make: Callable[[], Model], tensors: dict[str, Tensor], folder: str | Path) -> Model:
-    """The model that ``make`` makes, with these weights in their own types.
+def fill(make: Callable[[], Model], tensors: dict[str, Tensor], folder: str | Path, device: torch.device) -> Model:
+    """A model with these weights in their own types.
+
+    Args:
+        make: makes it without memory, on the meta device; what objects bring to it has its own device.
+        tensors: its weights.
+        folder: where they come from.
+        device: of all that has no memory yet.
 
     Raises:
-        DamagedFile: names or shapes are not the model's.
+        DamagedFile: names, shapes or types are not the model's.
     """
     try:
         model = make()
-    except UsageError as error:
+    except (UsageError, RuntimeError, TypeError) as error:  # the last two are torch's, of sizes that no memory could hold
         raise DamagedFile(f"{folder} describes a model that cannot be made: {error}") from error
-    wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    found = {name: tuple(value.shape) for name, value in tensors.items()}
+    state = model.state_dict()
+    wanted, found = ({name: _form(value) for name, value in values.items()} for values in (state, tensors))
     if wanted != found:
         wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
         shown = "; ".join(f"{name}: expected {wanted.get(name, 'nothing')}, found {found.get(name, 'nothing')}" for name in wrong[:5])
         raise DamagedFile(f"{folder} does not hold the weights of its model ({len(wrong)} differ): {shown}")
+    memory = {name: torch.empty_like(tensors[name], device=device) for name, value in state.items() if value.is_meta}
+    model.load_state_dict(memory, strict=False, assign=True)
     for name, parameter in model.named_parameters():
         parameter.data = parameter.data.to(tensors[name].dtype)
     model.load_state_dict(tensors)
     return model
+
+
+def _form(value: Tensor) -> str:
+    """Type and shape. A model may be saved in any type that it computes in, and in several."""
+    computes = value.dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+    return f"{'float' if computes else str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
 
 
 def _check_config(config: Any, model: str, path: Path) -> None:
@@ -130,19 +147,3 @@ def _check_objects(config: dict[str, Any], objects: dict[str, Any]) -> None:
         raise UsageError(f"the model was saved with objects that files cannot hold: {what}; hand them back: load(folder, {call})")
     if extra := [name for name in objects if name not in own]:
         raise UsageError(f"{extra[0]} must be left out: the model was saved with {extra[0]}={config[extra[0]]!r}")
-
-
-def _check_sizes(config: dict[str, Any], tensors: dict[str, Tensor], path: Path) -> None:
-    """The sizes that decide how much memory a model asks for, against what is there, before it is asked for."""
-    blocks = len({name.split(".")[1] for name in tensors if name.startswith("blocks.")})
-    if blocks != config["layers"]:
-        raise DamagedFile(f"{path} should hold {config['layers']} blocks, and holds {blocks}")
-    expected = {"tokens.weight": (config["vocab_size"], config["dim"])}
-    if isinstance(config["ffn"], str):
-        expected["blocks.0.ffn.down.weight"] = (config["dim"], config["ffn_dim"])
-    if config["positions"] == "learned":
-        expected["positions.table.weight"] = (config["max_length"], config["dim"])
-    for name, shape in expected.items():
-        found = tuple(tensors[name].shape) if name in tensors else None
-        if found != shape:
-            raise DamagedFile(f"{path} should hold {name} of shape {shape}, and has {found or 'none'}")

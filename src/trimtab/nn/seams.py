@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from numbers import Real
+from operator import index
 from typing import Any
 
 from torch import nn
@@ -15,11 +17,36 @@ NORMS = ("layer", "rms")
 POSITIONS = ("none", "learned", "rope")
 
 
-def whole(**sizes: Any) -> None:
-    """Refuse sizes that are not integers >= 1, by name."""
+def _plain(value: Any) -> int:
+    """An integer of any library as an int; -1, which no setting takes, for everything else, bools included."""
+    try:
+        return -1 if isinstance(value, bool) else index(value)
+    except TypeError:
+        return -1
+
+
+def whole(**sizes: Any) -> list[int]:
+    """Sizes as ints; what is no integer >= 1 is refused by name."""
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        if _plain(size) < 1:
             raise UsageError(f"{name} must be an integer >= 1, got {size!r}")
+    return [index(size) for size in sizes.values()]
+
+
+def share(**shares: Any) -> list[float]:
+    """Shares as floats; what is no number in [0, 1) is refused by name."""
+    for name, value in shares.items():
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
+            raise UsageError(f"{name} must be a number in [0, 1), got {value!r}")
+    return [float(value) for value in shares.values()]
+
+
+def order(schedule: Sequence[int], layers: int) -> tuple[int, ...]:
+    """Block indices as ints."""
+    plain = tuple(_plain(i) for i in schedule)
+    if not plain or not all(0 <= i < layers for i in plain):
+        raise UsageError(f"schedule must hold one or more block indices in 0 .. {layers - 1}, got {list(schedule)}")
+    return plain
 
 
 def make_norm(norm: str | Callable[[int], nn.Module], bias: bool, where: dict[str, Any]) -> Callable[[int], nn.Module]:
@@ -63,7 +90,6 @@ def make_positions(
     if isinstance(positions, Positions):
         shared = positions
     elif positions == "learned":
-        whole(max_length=max_length)
         shared = Learned(max_length, dim, **drawing)  # pyright: ignore[reportArgumentType]
     elif positions == "rope":
         shared = Rotary()

@@ -24,7 +24,7 @@ from trimtab.nn.layers import Block
 from trimtab.nn.positions import Positions
 from trimtab.nn.sampling import evaluating, sample
 from trimtab.nn.scope import Scope, look
-from trimtab.nn.weights import STD, drawn
+from trimtab.nn.weights import STD, available, drawn
 
 
 class Transformer(nn.Module):
@@ -54,7 +54,7 @@ class Transformer(nn.Module):
         device, dtype: of what a name chose. Objects, and what factories make, keep their own device, type and initial weights.
 
     Raises:
-        UsageError: sizes that do not fit together, or an unknown name.
+        UsageError: sizes that do not fit together, an unknown name, or a device that this machine has not.
 
     Example:
         >>> model = Transformer(11, dim=8, layers=2, heads=2, generator=torch.Generator().manual_seed(0))
@@ -95,18 +95,18 @@ class Transformer(nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        seams.whole(vocab_size=vocab_size, dim=dim, layers=layers, heads=heads)
-        kv_heads = heads if kv_heads is None else kv_heads
-        ffn_dim = 4 * dim if ffn_dim is None else ffn_dim
-        seams.whole(kv_heads=kv_heads, ffn_dim=ffn_dim)
+        vocab_size, dim, layers, heads = seams.whole(vocab_size=vocab_size, dim=dim, layers=layers, heads=heads)
+        kv_heads, ffn_dim = seams.whole(kv_heads=heads if kv_heads is None else kv_heads, ffn_dim=4 * dim if ffn_dim is None else ffn_dim)
+        if max_length is not None:
+            (max_length,) = seams.whole(max_length=max_length)
         if dim % heads:
             raise UsageError(f"dim must be a multiple of heads, got dim={dim} and heads={heads}; dim={(dim // heads + 1) * heads} would do")
         if heads % kv_heads:
             raise UsageError(f"kv_heads must divide heads, got kv_heads={kv_heads} and heads={heads}; kv_heads=1 and kv_heads={heads} always do")
-        if wrong := [name for name, value in {"tied": tied, "bias": bias, "causal": causal}.items() if not isinstance(value, bool)]:
-            raise UsageError(f"{wrong[0]} must be True or False")
-        if not 0 <= dropout < 1:
-            raise UsageError(f"dropout must be in [0, 1), got {dropout}")
+        for name, flag in (("tied", tied), ("bias", bias), ("causal", causal)):
+            if not isinstance(flag, bool):
+                raise UsageError(f"{name} must be True or False, got {flag!r}")
+        (dropout,) = seams.share(dropout=dropout)
         self._settings: dict[str, Any] = {
             **{"vocab_size": vocab_size, "dim": dim, "heads": heads, "kv_heads": kv_heads, "ffn_dim": ffn_dim, "max_length": max_length},
             **{"positions": saving.described(positions), "norm": saving.described(norm), "ffn": saving.described(ffn)},
@@ -114,7 +114,7 @@ class Transformer(nn.Module):
             **{"tied": tied, "bias": bias, "dropout": dropout, "causal": causal},
         }
         self.vocab_size, self.causal = vocab_size, causal
-        self.schedule = None if schedule is None else _in_range(schedule, layers)
+        self.schedule = None if schedule is None else seams.order(schedule, layers)
 
         drawing: dict[str, Any] = {"generator": generator, "device": device, "dtype": dtype}
         made = {"bias": bias, "out_std": STD / (2 * len(self.schedule or range(layers))) ** 0.5, **drawing}
@@ -178,7 +178,7 @@ class Transformer(nn.Module):
         schedule: Sequence[int] | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
         """What the last block leaves, before the last norm. :meth:`unembed` turns it, or what any block leaves, into logits. Arguments as :meth:`forward`."""
-        order = (self.schedule or range(len(self.blocks))) if schedule is None else _in_range(schedule, len(self.blocks))
+        order = (self.schedule or range(len(self.blocks))) if schedule is None else seams.order(schedule, len(self.blocks))
         keep = _sound(input_ids, attention_mask, cache, self.max_length)
         if cache is not None and not self.causal:
             raise UsageError("a cache needs a causal model, and this one was made with causal=False: its earlier tokens would have to see the later ones")
@@ -232,7 +232,7 @@ class Transformer(nn.Module):
             schedule: order of blocks, in place of the model's.
 
         Raises:
-            UsageError: ids outside the vocabulary, right-padded prompts, a model that is not causal, or as :meth:`forward`.
+            UsageError: ids outside the vocabulary, right-padded prompts, a model that is not causal, one whose logits are NaN, or as :meth:`forward`.
 
         Example:
             >>> model = Transformer(5, dim=4, layers=1, heads=1)
@@ -241,7 +241,7 @@ class Transformer(nn.Module):
         """
         if not self.causal:
             raise UsageError("generate needs a causal model, and this one was made with causal=False")
-        seams.whole(max_new_tokens=max_new_tokens)
+        (max_new_tokens,) = seams.whole(max_new_tokens=max_new_tokens)
         if not (temperature >= 0 and isfinite(temperature)):
             raise UsageError(f"temperature must be finite and >= 0, got {temperature}; 0 takes the likeliest token")
         pad = eos if pad is None else pad
@@ -277,43 +277,43 @@ class Transformer(nn.Module):
         return ids
 
     def save(self, folder: str | Path) -> None:
-        """Write the weights (model.safetensors) and what makes the model anew (config.json) into a folder, each file whole."""
+        """Write the weights (model.safetensors) and what makes the model anew (config.json) into a folder.
+
+        Both are written before either takes the place of an older one: where that fails, the old model stays.
+        """
         saving.save(folder, type(self).__name__, self.settings, self.state_dict())
 
     @classmethod
     def load(cls, folder: str | Path, *, device: torch.device | str | None = None, **objects: Any) -> "Transformer":
         """The model that :meth:`save` wrote: same logits, to the bit. Nothing that the files name is imported or run.
 
+        It is in evaluation mode, as Hugging Face's ``from_pretrained`` has it; call ``train()`` to train on. Each weight has the type it was saved in. Every
+        size is compared with the weights that are there before memory is taken for it.
+
         Args:
             folder: what :meth:`save` was given.
-            device: where the weights go.
+            device: where the weights go; those of objects stay where the objects have them.
             objects: what the model was made with for ``positions``, ``norm``, ``ffn``, ``score_scale`` or ``attention`` and no name stands for; the files hold
                 only their weights.
 
         Raises:
-            UsageError: no model there, or such an object is missing or too many; the message says which.
+            UsageError: no model there, such an object is missing or too many (the message says which), or a device that this machine has not.
             DamagedFile: the files are cut short, foreign, edited or not of one model.
 
         Example:
             >>> import tempfile
             >>> folder = tempfile.mkdtemp()
-            >>> model = Transformer(5, dim=4, layers=1, heads=1)
+            >>> model = Transformer(5, dim=4, layers=1, heads=1, dropout=0.1).eval()
             >>> model.save(folder)
             >>> torch.equal(Transformer.load(folder)(torch.tensor([[1, 2]])), model(torch.tensor([[1, 2]])))
             True
         """
         settings, tensors = saving.read(folder, cls.__name__, objects)
-        return saving.fill(lambda: cls(**settings, generator=torch.Generator(), device=device, dtype=tensors["tokens.weight"].dtype), tensors, folder)
+        return saving.fill(lambda: cls(**settings, device="meta"), tensors, folder, available(device)).eval()
 
     def extra_repr(self) -> str:
         given = {name: value["object"] if isinstance(value, dict) else repr(value) for name, value in self.settings.items() if value is not None}
         return ", ".join(f"{name}={value}" for name, value in given.items())
-
-
-def _in_range(schedule: Sequence[int], layers: int) -> tuple[int, ...]:
-    if not schedule or not all(isinstance(index, int) and 0 <= index < layers for index in schedule):
-        raise UsageError(f"schedule must hold one or more block indices in 0 .. {layers - 1}, got {list(schedule)}")
-    return tuple(schedule)
 
 
 def _sound(input_ids: Tensor, attention_mask: Tensor | None, cache: KVCache | None, longest: int | None) -> Tensor | None:

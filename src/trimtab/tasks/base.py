@@ -7,7 +7,8 @@ supervised.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from operator import index
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Int
@@ -18,6 +19,22 @@ from trimtab.metrics import free_running
 from trimtab.metrics.sequence import IGNORE
 
 Batch = dict[str, Tensor]
+
+
+def whole(name: str, value: Any, least: int) -> int:
+    """A whole number as an int, be it one of NumPy's, or an error that says what is wrong with it.
+
+    Example:
+        >>> whole("size", torch.tensor(3), least=1)
+        3
+    """
+    try:
+        number = None if isinstance(value, bool) else index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise UsageError(f"{name} must be a whole number >= {least}, got {value!r}")
+    return number
 
 
 @dataclass(frozen=True)
@@ -43,8 +60,7 @@ class Vocab:
     specials: tuple[str, ...] = ()
 
     def __post_init__(self):
-        if not isinstance(self.values, int) or self.values < 1:
-            raise UsageError(f"values must be a whole number >= 1, got {self.values!r}")
+        object.__setattr__(self, "values", whole("values", self.values, 1))
         if len(set(self.names)) < len(self.names):
             raise UsageError(f"specials must differ from each other and from <pad> and <eos>, which are always there; got {', '.join(self.specials)}")
 
@@ -90,9 +106,17 @@ class Task(Protocol):
 
     name: str
 
-    def batch(self, seed: int, step: int, size: int) -> Batch: ...
+    def batch(self, seed: int, step: int, size: int) -> Batch:
+        """Examples as a pure function of the arguments.
 
-    def score(self, output: Tensor, batch: Batch) -> dict[str, float]: ...
+        Returns:
+            A dict of two tensors, int64 [rows, tokens]: ``input_ids``, and ``labels`` with the ids where the model is supervised and -100 elsewhere, unshifted.
+        """
+        ...
+
+    def score(self, output: Tensor, batch: Batch) -> dict[str, float]:
+        """Judge what a model made of a batch: a value for each measure, by name."""
+        ...
 
 
 def cost(batch: Batch) -> dict[str, int]:
@@ -106,12 +130,15 @@ def cost(batch: Batch) -> dict[str, int]:
     return {"rows": rows, "positions": rows * tokens, "supervised": int((batch["labels"] != IGNORE).sum())}
 
 
-def checked_lengths(lengths: tuple[int, int], shortest: int) -> tuple[int, int]:
+def checked_lengths(lengths: Any, shortest: int) -> tuple[int, int]:
     """Training lengths as (shortest, longest), or an error that says what is wrong with them."""
-    low, high = lengths if len(lengths) == 2 else (None, None)
-    if not isinstance(low, int) or not isinstance(high, int) or not shortest <= low <= high:
-        raise UsageError(f"lengths must be whole numbers (shortest, longest), both training lengths, with {shortest} <= shortest <= longest; got {lengths!r}")
-    return low, high
+    try:
+        low, high = lengths
+        low = whole("the shortest", low, shortest)
+        return low, whole("the longest", high, low)
+    except (TypeError, ValueError):  # no two, or not two such numbers
+        wanted = f"whole numbers (shortest, longest), both training lengths, with {shortest} <= shortest <= longest"
+        raise UsageError(f"lengths must be {wanted}; got {lengths!r}") from None
 
 
 class SeqTask(ABC):
@@ -176,8 +203,7 @@ class SeqTask(ABC):
 
     def check_length(self, length: int) -> None:
         """Raise UsageError for a length the task has no examples of."""
-        if not isinstance(length, int) or length < self.shortest:
-            raise UsageError(f"length of {self.name} must be a whole number >= {self.shortest}, got {length!r}")
+        whole(f"length of {self.name}", length, self.shortest)
 
     def draw_length(self, seed: int, step: int) -> int:
         """The length of a training batch, uniform over ``lengths``; one a batch, so that no position is spent on padding short rows."""
@@ -192,19 +218,32 @@ class SeqTask(ABC):
             size: rows, >= 1.
             length: of every example; default ``draw_length(seed, step)``, and then the batch is the one asked for by that length.
 
+        Returns:
+            A dict of two tensors, int64 [size, tokens]: ``input_ids``, and ``labels`` with the ids where the model is supervised and -100 elsewhere, unshifted.
+
         Raises:
-            UsageError: no rows asked for, a length the task has no examples of, or a ``sample`` that returned something else than ids and a mask.
+            UsageError: no rows asked for, a length the task has no examples of, or a ``sample`` that returned something else than ids of the vocabulary and a
+                mask.
         """
-        if not isinstance(size, int) or size < 1:
-            raise UsageError(f"size must be a whole number >= 1, got {size!r}")
+        size = whole("size", size, 1)
         if length is None:
             length = self.draw_length(seed, step)
         self.check_length(length)
-        ids, answer = self.sample(size, length, generator(seed, "batch", step, length))
-        if ids.dtype != torch.int64 or answer.dtype != torch.bool or ids.ndim != 2 or ids.shape != answer.shape:
-            seen = " and ".join(f"{t.dtype} {tuple(t.shape)}" for t in (ids, answer))
-            raise UsageError(f"{self.name}.sample must return ids torch.int64 [size, tokens] and a mask torch.bool of the same shape, got {seen}")
+        ids, answer = self._sound(self.sample(size, index(length), generator(seed, "batch", step, length)), size)
         return {"input_ids": ids, "labels": ids.masked_fill(~answer, IGNORE)}
+
+    def _sound(self, sampled: Any, size: int) -> tuple[Tensor, Tensor]:
+        """Ids and mask, of a sample that a model can be given: beyond the vocabulary its embedding would fail, far from the cause."""
+        parts: tuple[Any, ...] = sampled if isinstance(sampled, tuple) else (sampled,)
+        tensors = len(parts) == 2 and all(isinstance(part, Tensor) and part.ndim == 2 and len(part) == size for part in parts)
+        if not tensors or parts[0].shape != parts[1].shape or (parts[0].dtype, parts[1].dtype) != (torch.int64, torch.bool):
+            seen = " and ".join(f"{part.dtype} {tuple(part.shape)}" if isinstance(part, Tensor) else type(part).__name__ for part in parts)
+            raise UsageError(f"{self.name}.sample must return ids torch.int64 [{size}, tokens] and a mask torch.bool of the same shape, got {seen}")
+        ids, answer = parts
+        if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= self.vocab.size):
+            row, column = ((ids < 0) | (ids >= self.vocab.size)).nonzero()[0].tolist()
+            raise UsageError(f"{self.name}.sample must return ids in 0 .. {self.vocab.size - 1}, got {int(ids[row, column])} at position {column} of row {row}")
+        return ids, answer
 
     def prompts(self, batch: Batch) -> tuple[Int[Tensor, "rows prompt"], Bool[Tensor, "rows prompt"]]:
         """What a model is given before it writes the first answer of each row.

@@ -1,6 +1,6 @@
 """Running text that every machine with Python has: the source of its standard library.
 
-No paper. The text is Python's own, so it differs between Python versions; records carry its fingerprint.
+No paper. The text is Python's own, so it differs between Python versions; ``fingerprint`` tells two texts apart.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from torch.nn import functional
 from trimtab.core import UsageError, generator, unknown
 from trimtab.metrics import token_accuracy
 from trimtab.metrics.sequence import IGNORE
-from trimtab.tasks.base import Batch
+from trimtab.tasks.base import Batch, whole
 
 SPLITS = ("train", "validation", "test")
 
@@ -116,11 +116,12 @@ class PythonCorpus:
     licence = "PSF-2.0"
 
     def __init__(self, length: int = 128, split: str = "train"):
-        if not isinstance(length, int) or length < 2:
-            raise UsageError(f"length must be a whole number >= 2, one byte to read and one to predict, got {length!r}")
         if split not in SPLITS:
             raise unknown("split", split, SPLITS)
-        self.length, self.split = length, split
+        self.length, self.split = whole("length", length, 2), split  # one byte to read and one to predict
+
+    def __repr__(self) -> str:
+        return f"PythonCorpus(length={self.length}, split={self.split!r})"
 
     @property
     def text(self) -> Text:
@@ -138,9 +139,13 @@ class PythonCorpus:
         return hashlib.sha256(self.text.content).hexdigest()
 
     def batch(self, seed: int, step: int, size: int) -> Batch:
-        """Windows at uniform places, as a pure function of the arguments. A window's first byte is not supervised: nothing before it could predict it."""
-        if not isinstance(size, int) or size < 1:
-            raise UsageError(f"size must be a whole number >= 1, got {size!r}")
+        """Windows at uniform places, as a pure function of the arguments.
+
+        Returns:
+            A dict of two tensors, int64 [size, length]: ``input_ids``, and ``labels``, the same bytes with -100 for a window's first one, which nothing before
+            it could predict.
+        """
+        size = whole("size", size, 1)
         data = _standard_library(self.split)[1]
         if self.length > len(data):
             raise UsageError(f"length must be at most the {len(data)} bytes of the {self.split} split, got {self.length}")

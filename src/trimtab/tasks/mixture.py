@@ -5,6 +5,7 @@ hint rows are added on top of the main rows of every batch, so that all arms of 
 """
 
 from collections.abc import Mapping
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ class TaskMixture:
         hints: hint task -> its rows for each main row, > 0; a batch of ``size`` main rows has round(share * size) of them. Order names the streams.
 
     Raises:
-        UsageError: a share that is not > 0, or a hint with another vocabulary (the model would not be the same in every arm).
+        UsageError: main or a hint is no SeqTask, a share that is not > 0, or a hint with another vocabulary (the model would not be the same in every arm).
 
     Example:
         >>> from trimtab.tasks import Sorting, Successor
@@ -47,9 +48,15 @@ class TaskMixture:
     """
 
     def __init__(self, main: SeqTask, hints: Mapping[SeqTask, float]):
+        if not isinstance(main, SeqTask):
+            raise UsageError(f"main must be a task of prompt and answer, a SeqTask, got {main!r}")
+        if not isinstance(hints, Mapping):
+            raise UsageError(f"hints must be a mapping of tasks to their shares, such as {{Successor(main): 0.5}}, got {hints!r}")
         for hint, share in hints.items():
-            if not 0 < share < float("inf"):
-                raise UsageError(f"share of {hint.name} must be a finite number > 0, got {share}; leave the hint out for none")
+            if not isinstance(hint, SeqTask):
+                raise UsageError(f"hints must be tasks of prompt and answer, each a SeqTask, got {hint!r}")
+            if isinstance(share, bool) or not isinstance(share, Real) or not 0 < share < float("inf"):
+                raise UsageError(f"share of {hint.name} must be a finite number > 0, got {share!r}; leave the hint out for none")
             if hint.vocab != main.vocab:
                 raise UsageError(f"hint {hint.name} must have the vocabulary of {main.name}, {main.vocab}, got {hint.vocab}; build both from one base task")
         self.main, self.hints = main, dict(hints)
@@ -72,6 +79,9 @@ class TaskMixture:
 
     def batch(self, seed: int, step: int, size: int, length: int | None = None) -> Batch:
         """``size`` main rows, then each hint's rows, as a pure function of the arguments.
+
+        Returns:
+            A dict of two tensors, int64 [rows(size), tokens]: ``input_ids``, and ``labels`` with the ids where the model is supervised and -100 elsewhere.
 
         Raises:
             UsageError: as ``main.batch``; or so few rows that a hint would get none; or a length that one of the hints has no examples of.

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from trimtab.core import UsageError, unknown
-from trimtab.tasks.base import SeqTask, Vocab, checked_lengths
+from trimtab.tasks.base import SeqTask, Vocab, checked_lengths, whole
 
 # all of the family's delimiters in every arm, so that a hint changes the data and never the model
 SPECIALS = ("<sort>", "<succ>", "<count>", "<fill>", "<pred>", "<parity>")
@@ -115,10 +115,8 @@ class Successor(_Query):
 
     def __init__(self, base: Sorting, queries: int = 1):
         super().__init__(base)
-        if not isinstance(queries, int) or queries < 1:
-            raise UsageError(f"queries must be a whole number >= 1, got {queries!r}")
-        self.queries = queries
-        self.name = "successor" if queries == 1 else "successor-packed"
+        self.queries = whole("queries", queries, 1)
+        self.name = "successor" if self.queries == 1 else "successor-packed"
 
     def sample(self, size: int, length: int, generator: torch.Generator) -> tuple[Int[Tensor, "rows tokens"], Bool[Tensor, "rows tokens"]]:
         x, a = self.draw(size, length, self.queries, generator)

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trimtab.core import UsageError
 from trimtab.metrics.sequence import IGNORE
-from trimtab.tasks import Batch, SeqTask, Task, TaskMixture
+from trimtab.tasks import Batch, SeqTask, Task, TaskMixture, Vocab
+from trimtab.tasks.base import checked_lengths
 from trimtab.testing.errors import CheckFailed
 from trimtab.testing.global_state import own_random_state, scramble, states
 
@@ -31,7 +33,7 @@ def check_task(task: Task, *, lengths: Sequence[int] | None = None, seeds: Seque
 
     Raises:
         CheckFailed: with the rule, what it asks for, and what was seen.
-        UsageError: too few seeds, or lengths for a task that has none.
+        UsageError: too few seeds, lengths for a task that has none, or what the task itself refuses in words.
 
     Example:
         >>> from trimtab.tasks import Sorting
@@ -41,6 +43,7 @@ def check_task(task: Task, *, lengths: Sequence[int] | None = None, seeds: Seque
     """
     if len(set(seeds)) < 2:
         raise UsageError(f"seeds must be at least two different ones, got {tuple(seeds)}: one seed cannot show that another changes the batch")
+    _check_attributes(task)
     if lengths is not None and not isinstance(task, SeqTask):
         raise UsageError(f"lengths must be left out for {task.name}, which is no SeqTask and draws its own")
     with own_random_state():
@@ -66,6 +69,15 @@ def check_task(task: Task, *, lengths: Sequence[int] | None = None, seeds: Seque
                 raise CheckFailed("training lengths", f"batch({seeds[0]}, {step}, {_SIZE}) to be the one of length = draw_length = {drawn}", "another batch")
 
 
+def _check_attributes(task: Any) -> None:
+    rule = "it has what a task has"
+    wanted = ("name", "batch", "score") + (("vocab", "lengths") if isinstance(task, SeqTask) else ())
+    if missing := [name for name in wanted if not hasattr(task, name)]:
+        raise CheckFailed(rule, f"the attributes {', '.join(wanted)}", f"no {' and no '.join(missing)}")
+    if isinstance(task, SeqTask) and not isinstance(task.vocab, Vocab):
+        raise CheckFailed(rule, "vocab to be a Vocab", f"{task.vocab!r}, {type(task.vocab).__name__}")
+
+
 def _named(make: Callable[..., Batch], how: str, **settings: int) -> _Make:
     """A batch maker whose errors say which call failed. A refusal in words stays a UsageError."""
 
@@ -85,9 +97,11 @@ def _at_length(task: SeqTask, length: int) -> _Make:
 
 
 def _check_lengths(task: SeqTask, seeds: Sequence[int]) -> tuple[int, int]:
-    rule, (low, high) = "training lengths", task.lengths
-    if not 0 <= low <= high:
-        raise CheckFailed(rule, "lengths (shortest, longest) with 0 <= shortest <= longest", task.lengths)
+    rule = "training lengths"
+    try:
+        low, high = checked_lengths(task.lengths, 0)
+    except UsageError:
+        raise CheckFailed(rule, "lengths, whole numbers (shortest, longest) with 0 <= shortest <= longest", task.lengths) from None
     drawn = {task.draw_length(seed, step) for seed in seeds for step in range(32)}
     if not all(low <= n <= high for n in drawn) or (low < high and len(drawn) == 1):
         raise CheckFailed(rule, f"draw_length to vary in {low} .. {high}", sorted(drawn))

@@ -136,7 +136,7 @@ def _path(folder: Path, step: int) -> Path:
 
 
 def _all(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("checkpoint-*.safetensors") if re.fullmatch(r"checkpoint-\d{9}", path.stem))
+    return sorted(path for path in folder.glob("checkpoint-*.safetensors") if re.fullmatch(r"checkpoint-\d{9}", path.stem) and path.is_file())
 
 
 def save(folder: Path, step: int, tree: Any) -> None:
@@ -167,6 +167,8 @@ def newest(folder: Path) -> Any | None:
     for path in reversed(_all(folder)):
         try:
             tree = read_tree(path)
+            if not isinstance(tree, dict) or tree.get("step") != int(path.stem[-9:]):
+                raise DamagedFile(f"{path} should be the checkpoint of the step in its name, and is not; remove it")
         except DamagedFile as error:
             damaged.append(error)
             continue

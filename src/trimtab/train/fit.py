@@ -82,7 +82,7 @@ def fit(
     Called again, a finished run is read back and an unfinished one goes on from its last checkpoint, to the same bytes as without the interruption (times in
     the metrics aside). That takes a source with ``batch(seed, step, size)``; an iterable is drawn forward on resume, and :attr:`Run.notes` says what that
     cannot promise. Torch's global random state is a function of seed and step inside the run (dropout is reproducible) and the caller's own again outside it;
-    Python's and NumPy's are not touched.
+    Python's and NumPy's are not touched. Threads of a process share that state, so one fit at a time; several at once take several processes.
 
     Args:
         model: any module. Its mode on return is eval.
@@ -114,7 +114,7 @@ def fit(
 
     Raises:
         UsageError: an argument is not allowed, or the folder holds a run of other settings (objects are compared by their repr, functions by name).
-        NonFiniteLoss: with the step, the batch and what to try.
+        NonFiniteLoss: with the step, the batch and what to try; also for weights that are no longer finite, which are not saved.
         FolderInUse: another process trains in the folder.
         DamagedFile: no checkpoint in the folder can be read.
         NotWritten: disk full and the like; the checkpoint before is whole.
@@ -132,15 +132,18 @@ def fit(
     When not to use it: a model that one device cannot hold, several losses with optimisers of their own (a GAN), or a loop you trust: every part works without.
     """
     for name, value, allowed, fine in (
-        ("steps", steps, "an int >= 1", isinstance(steps, int) and steps >= 1),
-        ("seed", seed, "an int >= 0", isinstance(seed, int) and seed >= 0),
-        ("accumulate", accumulate, "an int >= 1", isinstance(accumulate, int) and accumulate >= 1),
+        ("objective", objective, "a callable object, such as NextToken(), and no class", callable(objective) and not isinstance(objective, type)),
+        ("source", source, "an object, and no class", not isinstance(source, type)),
+        ("folder", folder, "a path in UTF-8, or safetensors cannot open its files", not any("\ud800" <= c <= "\udfff" for c in str(folder))),
+        ("steps", steps, "an int >= 1", _whole(steps, 1)),
+        ("seed", seed, "an int >= 0", _whole(seed, 0)),
+        ("accumulate", accumulate, "an int >= 1", _whole(accumulate, 1)),
         ("lr", lr, "a finite number >= 0", isinstance(lr, Real | Tensor) and 0 <= lr < math.inf),
         ("weight_decay", weight_decay, ">= 0 and finite", isinstance(weight_decay, Real) and 0 <= weight_decay < math.inf),
         ("clip", clip, "a finite number > 0, or None", clip is None or 0 < clip < math.inf),
-        ("evaluate_every", evaluate_every, "an int >= 1 beside evaluate, or None", evaluate_every is None or (evaluate is not None and evaluate_every >= 1)),
-        ("checkpoint_every", checkpoint_every, "an int >= 1, or None", checkpoint_every is None or checkpoint_every >= 1),
-        ("log_every", log_every, "an int >= 1, or None", log_every is None or log_every >= 1),
+        ("evaluate_every", evaluate_every, "an int >= 1 beside evaluate, or None", evaluate_every is None or (bool(evaluate) and _whole(evaluate_every, 1))),
+        ("checkpoint_every", checkpoint_every, "an int >= 1, or None", checkpoint_every is None or _whole(checkpoint_every, 1)),
+        ("log_every", log_every, "an int >= 1, or None", log_every is None or _whole(log_every, 1)),
         ("autocast", autocast, "torch.bfloat16 or None (float16 needs a loss scaler, which fit has not)", autocast in (None, torch.bfloat16)),
     ):
         if not fine:
@@ -151,25 +154,29 @@ def fit(
     averages = WeightAverage(average) if average is not None else None
     log_every = log_every or max(1, min(100, steps // 100))
     folder, hooks = Path(folder), tuple(hooks)
+    with_state = tuple(hook for hook in hooks if hasattr(hook, "state_dict") or hasattr(hook, "restore"))  # the others may come and go
     bare = getattr(model, "_orig_mod", model)  # torch.compile wraps a model and prefixes the names of its weights
     settings = {
         "model": describe_model(bare), "objective": objective, "source": batches.setting, "optimizer": describe_optimizer(opt),
         "steps": steps, "batch_size": batch_size, "seed": seed, "schedule": schedule, "accumulate": accumulate, "clip": clip, "average": average,
-        "evaluate": evaluate, "evaluate_every": evaluate_every, "hooks": hooks, "log_every": log_every, "autocast": autocast,
+        "evaluate": evaluate, "evaluate_every": evaluate_every, "hooks": with_state, "log_every": log_every, "autocast": autocast,
     }  # fmt: skip
 
     with ExitStack() as stack:
         stack.enter_context(locked(folder))
         stack.enter_context(_own_random_state(place))
+        if schedule is not None:
+            stack.enter_context(_own_rates(opt))
         stop = stack.enter_context(ctrl_c())
         saved = checkpoint.newest(folder) or {"step": 0, "window": {}, "lines": 0}
         start = step = saved["step"]
         window = saved["window"]  # sums and counts since the last line of metrics
         notes = enter(folder, describe(settings), bare, place, () if batches.by_step else (NO_PROMISE,), step, steps)
         if start:
-            _restore(saved, model, opt, averages, hooks)
+            _restore(saved, model, opt, averages, with_state)
         metrics = stack.enter_context(Metrics(folder / "metrics.jsonl", saved["lines"]))
         del saved  # it is as large as model and optimiser together
+        checkpoint.flatten({"hooks": _states(with_state)})  # what cannot be saved is refused now, not a minute later
         show = stack.enter_context(Progress(start, steps, progress))
         next_save, began = time.monotonic() + SAVE_SECONDS, time.monotonic() - metrics.seconds
         model.train()
@@ -188,7 +195,8 @@ def fit(
                 raise UsageError(f"objective must count what it sums over, a finite number >= 0, got {count} in step {step + 1}")
             loss, norm = (total / count, _norm(gradients) / count) if count else (total, 0.0)
             if not (math.isfinite(loss) and math.isfinite(norm)):
-                raise _not_finite(batches.names(step, accumulate), step, loss, norm, opt, clip)
+                found = f"the loss is {loss} and its gradient's norm {norm} in step {step + 1}; the step was not taken"
+                raise NonFiniteLoss(f"{found}. Its data: {batches.names(step, accumulate)}. {_advice(opt, clip)}")
             if count:
                 torch._foreach_mul_(gradients, (min(1.0, clip / (norm + 1e-6)) if clip else 1.0) / count)  # pyright: ignore[reportPrivateImportUsage]
                 opt.step()
@@ -222,11 +230,14 @@ def fit(
             due = step % checkpoint_every == 0 if checkpoint_every else time.monotonic() >= next_save
             if due or stop.is_set() or step == steps:
                 saving = time.monotonic()
+                if spoilt := next((name for name, p in bare.named_parameters() if not bool(p.isfinite().all())), None):
+                    found = f"after step {step} the weight {spoilt} is not finite, and no checkpoint is made of it"
+                    raise NonFiniteLoss(f"{found}. Its data: {batches.names(step - 1, accumulate)}. {_advice(opt, clip)}")
                 metrics.sync()
                 state = {
                     "step": step, "window": window, "lines": metrics.lines,
                     "model": bare.state_dict(), "average": averages.state_dict() if averages else None, "optimizer": opt.state_dict(),
-                    "hooks": [getattr(hook, "state_dict", lambda: None)() for hook in hooks],
+                    "hooks": _states(with_state),
                 }  # fmt: skip
                 checkpoint.save(folder, step, state)
                 del state
@@ -261,6 +272,7 @@ def _place(model: nn.Module, device: str | torch.device | None) -> torch.device:
 
 def _optimizer(model: nn.Module, given: Any, lr: float, weight_decay: float, betas: tuple[float, float]) -> Optimizer:
     if given is None:
+        lr = lr if isinstance(lr, Tensor) else float(lr)
         # fused is the fastest by far for small models, on the CPU too
         return AdamW(param_groups(model, weight_decay), lr=lr, betas=betas, fused=all(p.is_floating_point() for p in model.parameters()))
     if (lr, weight_decay, tuple(betas)) != (1e-3, 0.01, (0.9, 0.98)):
@@ -315,12 +327,17 @@ def _refuse_names(parameter: str, names: Iterable[str], taken: Iterable[str]) ->
         raise UsageError(f"{parameter} must not use the names of other logged values, got {', '.join(sorted(clash))}; rename it")
 
 
-def _not_finite(names: str, step: int, loss: float, norm: float, optimizer: Optimizer, clip: float | None) -> NonFiniteLoss:
+def _advice(optimizer: Optimizer, clip: float | None) -> str:
     lr = optimizer.param_groups[0]["lr"]
-    return NonFiniteLoss(
-        f"the loss is {loss} and its gradient's norm {norm} in step {step + 1}; the step was not taken. Its data: {names}. "
-        f"Try a lower rate (now {lr:.3g}), a longer warm-up, a smaller clip (now {clip}), or look at those examples; the same call would end here again"
-    )
+    return f"Try a lower rate (now {lr:.3g}), a longer warm-up, a smaller clip (now {clip}), or look at those examples; the same call would end here again"
+
+
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _states(hooks: Iterable[Any]) -> list[Any]:
+    return [hook.state_dict() if hasattr(hook, "state_dict") else None for hook in hooks]
 
 
 def _restore(state: Mapping[str, Any], model: nn.Module, optimizer: Optimizer, averages: WeightAverage | None, hooks: Iterable[Any]) -> None:
@@ -347,6 +364,18 @@ def _restore(state: Mapping[str, Any], model: nn.Module, optimizer: Optimizer, a
     for hook, saved in pairs:
         if hasattr(hook, "load_state_dict"):
             hook.load_state_dict(saved)
+
+
+@contextmanager
+def _own_rates(optimizer: Optimizer) -> Iterator[None]:
+    """The optimiser's own rates come back afterwards, for a schedule's last ones would be taken for them by its next run."""
+    own = [{name: group[name] for name in ("lr", "initial_lr") if name in group} for group in optimizer.param_groups]
+    try:
+        yield
+    finally:
+        for group, rates in zip(optimizer.param_groups, own, strict=False):  # a hook may have added groups
+            group.pop("initial_lr", None)
+            group.update(rates)
 
 
 @contextmanager

@@ -63,6 +63,9 @@ class NextToken:
     reduction: Literal["token", "example"] = "example"
 
     def __call__(self, model: nn.Module, batch: Mapping[str, Tensor], generator: torch.Generator) -> Sums:
+        if not isinstance(batch, Mapping) or not {"input_ids", "labels"} <= batch.keys():
+            got = f"one with {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else type(batch).__name__
+            raise UsageError(f"batch must be a mapping with input_ids and labels, got {got}; make one in the loader's collate_fn, or write an objective")
         mask = {"attention_mask": batch["attention_mask"]} if "attention_mask" in batch else {}
         output = model(batch["input_ids"], **mask)
         return Sums(*next_token_loss(getattr(output, "logits", output), batch["labels"], self.reduction))

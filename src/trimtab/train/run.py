@@ -15,6 +15,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -92,12 +93,15 @@ class Metrics:
         kept = _lines(path, lines)
         if len(kept) < lines:
             raise DamagedFile(f"{path} should have the {lines} lines its checkpoint speaks of and has {len(kept)}; restore it, or delete the folder")
+        self.path, self.lines = path, lines
+        self.seconds = json.loads(kept[-1]).get("seconds") if kept else 0.0
+        if not isinstance(self.seconds, int | float):
+            raise DamagedFile(f"line {lines} of {path} should have the run's seconds, a number, and has {self.seconds!r}; restore it from a copy")
         text = "".join(line + "\n" for line in kept)
         with explaining(path):
             if not path.exists() or path.stat().st_size != len(text.encode()):
                 write_text(path, text)
             self._file = path.open("a", encoding="utf-8")
-        self.path, self.lines, self.seconds = path, lines, json.loads(kept[-1])["seconds"] if kept else 0.0
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Add a line; what is not finite becomes null, for NaN is not JSON."""
@@ -116,7 +120,8 @@ class Metrics:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._file.close()
+        with suppress(OSError):  # a line that did not fit on the disk was reported when it was written, and closing tries again
+            self._file.close()
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -174,6 +179,15 @@ def _write(path: Path, value: Any) -> None:
         write_json(path, value)
 
 
+def _differing(there: Any, here: Any, name: str = "") -> list[str]:
+    """Where two settings differ, each leaf with its path."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        return [text for key in {**there, **here} for text in _differing(there.get(key), here.get(key), f"{name}.{key}".lstrip("."))]
+    if isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
+        return [text for k, pair in enumerate(zip(there, here, strict=True)) for text in _differing(*pair, f"{name}[{k}]")]
+    return [] if there == here else [f"{name} is {there!r} there and {here!r} here"]
+
+
 def enter(
     folder: Path, settings: Mapping[str, Any], model: nn.Module, device: torch.device, notes: tuple[str, ...], step: int, steps: int
 ) -> tuple[str, ...]:
@@ -184,8 +198,8 @@ def enter(
         step, steps: what the checkpoint has reached, 0 where there is none; and the length of the run.
 
     Raises:
-        UsageError: the folder holds a run of other settings.
-        DamagedFile: it has checkpoints and no run.json.
+        UsageError: the folder holds a run of other settings, files of another run or of none, or a finished run without its checkpoint.
+        DamagedFile: it has checkpoints and no run.json, or one that is damaged.
     """
     for pattern in (".*.safetensors.*.tmp", ".metrics.jsonl.*.tmp", ".run.json.*.tmp"):
         for stale in folder.glob(pattern):  # of a process that was killed while it wrote
@@ -202,18 +216,26 @@ def enter(
         "machine": platform.machine(),
     }
     new = {"settings": json.loads(json.dumps(settings)), "conditions": conditions, "initial_weights": _weights(model), "notes": list(notes)}
+    weights = [name for name in ("model.safetensors", "averaged.safetensors") if (folder / name).exists()]
+    lines = folder / "metrics.jsonl"
+    begun = bool(weights) or (lines.exists() and lines.stat().st_size > 0)
     if not path.exists():
         if step:
             raise DamagedFile(f"{folder} has checkpoints but no run.json that says of which run; restore it from a copy, or choose another folder")
+        if begun:
+            raise UsageError(f"folder must be empty or hold a run of fit, got {folder} with {(weights or [lines.name])[0]} of something else; choose another")
         _write(path, new)
         return notes
     old = read_json(path)
-    if not isinstance(old, dict) or new.keys() - old.keys():
-        raise DamagedFile(f"{path} should have {', '.join(new)} and has not; restore it from a copy, or choose another folder")
-    there, here = old["settings"], new["settings"]
-    if differing := [name for name in {**there, **here} if there.get(name) != here.get(name)]:
-        listed = "; ".join(f"{name} is {there.get(name)!r} there and {here.get(name)!r} here" for name in differing)
-        raise UsageError(f"{folder} holds a run of other settings: {listed}. Call fit with the run's own settings to go on with it, or choose another folder")
+    kinds = {name: type(value) for name, value in new.items()}
+    if not isinstance(old, dict) or any(not isinstance(old.get(name), kind) for name, kind in kinds.items()):
+        expected = ", ".join(f"{name} ({kind.__name__})" for name, kind in kinds.items())
+        raise DamagedFile(f"{path} should have {expected} and has not; restore it from a copy, or choose another folder")
+    if (differing := _differing(old["settings"], new["settings"])) and (step or begun):
+        there = "; ".join(differing)
+        raise UsageError(f"{folder} holds a run of other settings: {there}. Call fit with the run's own settings to go on with it, or choose another folder")
+    if not step and weights:
+        raise UsageError(f"{folder} holds a finished run without its checkpoint, and fit would train over its {weights[0]}; load it, or choose another folder")
     if not step:  # nothing was saved: it starts again, from the weights that are handed in now
         _write(path, new)
         return notes

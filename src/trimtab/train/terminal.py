@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 log = logging.getLogger("trimtab.train")
@@ -33,7 +33,7 @@ class Progress:
         self._loss, self._bar, self._task = "", None, None
 
     def __enter__(self) -> Self:
-        if self.callback is None and sys.stderr.isatty() and self.start < self.steps:
+        if self.callback is None and sys.stderr and not sys.stderr.closed and sys.stderr.isatty() and self.start < self.steps:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
             from rich.progress import Progress as Bar
@@ -47,7 +47,8 @@ class Progress:
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            with suppress(OSError, ValueError, SystemExit):  # rich leaves with 1 where nobody reads any more
+                self._bar.stop()
 
     def __call__(self, step: int, line: Mapping[str, Any]) -> None:
         """After each step; ``line`` is what was logged at it, or empty."""
@@ -65,8 +66,9 @@ class Progress:
         text = f"{rate:.3g} steps/s, {_clock((self.steps - step) / rate)} left{self._loss}"
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=step, description=text)
-        else:
-            print(f"step {step} of {self.steps} ({step / self.steps:.0%}), {text}", file=sys.stderr, flush=True)
+        elif sys.stderr:
+            with suppress(OSError, ValueError):  # closed, or nobody reads it any more: no reason to end a training
+                print(f"step {step} of {self.steps} ({step / self.steps:.0%}), {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from trimtab import __version__
-from trimtab.claims.report.library import Entry, deciding, gather, method, packaged, rank, read_entry
+from trimtab.claims.report.collect import Entry, deciding, gather, method, near, packaged, rank, read_entry
 from trimtab.claims.report.view import VERDICTS, View, exact, items, mapping, number, shown, text
-from trimtab.core import Card, cards, replacing, write_text
+from trimtab.core import Card, UsageError, cards, replacing, write_text
 
-__all__ = ["Entry", "View", "deciding", "gather", "method", "packaged", "read_entry", "write_report"]
+__all__ = ["Entry", "View", "deciding", "gather", "method", "near", "packaged", "read_entry", "write_report"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
+_SIGNATURE = b'<meta name="generator" content="trimtab'
 
 
 def write_report(entries: Iterable[Entry], out: Path, *, lead: Entry | None = None, problems: Sequence[str] = ()) -> Path:
@@ -27,16 +28,22 @@ def write_report(entries: Iterable[Entry], out: Path, *, lead: Entry | None = No
 
     Args:
         entries: the records to show; the one that decides a claim is shown in full, the others of that claim are listed under it.
-        out: folder, made if it is not there. Pages of an earlier report are replaced.
+        out: folder, made if it is not there. Pages of an earlier report are replaced, pages that are none are not.
         lead: a record to show in full although it does not decide its claim, such as the run that has just ended.
         problems: lines about files that could not be read.
 
     Returns:
         Path of the index.
+
+    Raises:
+        UsageError: there is a page of that name which trimtab did not write; nothing is written.
     """
     by_slug: dict[str, list[Entry]] = {}
     for entry in sorted(entries, key=rank, reverse=True):
         by_slug.setdefault(entry.view.slug, []).append(entry)
+    for page in (out / "index.html", *(out / f"{found[0].view.key}.html" for found in by_slug.values())):
+        if page.exists() and _SIGNATURE not in page.read_bytes()[:4000]:
+            raise UsageError(f"out must be a new folder or one with an earlier report, got {out}, whose {page.name} trimtab did not write; choose another one")
     (out / "figures").mkdir(parents=True, exist_ok=True)
     render = _renderer(sum(map(len, by_slug.values())))
     pages = []
@@ -45,15 +52,16 @@ def write_report(entries: Iterable[Entry], out: Path, *, lead: Entry | None = No
         main = lead if lead in found else decides or found[0]
         others = [other for other in found if other is not main]
         file = f"{main.view.key}.html"
-        write_text(out / file, _page(render, main, others, decides if decides is not main else None, out / "figures"))
+        decides = decides if decides is not main else None
+        write_text(out / file, _page(render, main, others, decides, out / "figures"))
         order = (*VERDICTS, None).index(main.view.verdict)
-        pages.append({"view": main.view, "file": file, "stale": main.stale, "card": _card(slug), "order": order})
+        pages.append({"view": main.view, "file": file, "stale": main.stale, "card": _card(slug), "order": order, "decides": decides and decides.view})
     write_text(out / "index.html", render("index.html", pages=pages, problems=problems))
     return out / "index.html"
 
 
 def _page(render: Any, entry: Entry, others: Sequence[Entry], decides: Entry | None, figures: Path) -> str:
-    from trimtab.claims.report.figures import pictures
+    from trimtab.claims.report.figures import MOST, pictures
 
     view = entry.view
     drawn = pictures(view)
@@ -75,13 +83,14 @@ def _page(render: Any, entry: Entry, others: Sequence[Entry], decides: Entry | N
         stale=entry.stale,
         committed=decides.view if decides else None,
         pictures=drawn,
+        undrawn=max(0, len(view.curves) - MOST),
         scalars=scalars,
-        scalar_papers={arm for f in scalars for arm in f.paper},
         every_seed=every_seed,
         settings=_settings(view.record),
         runnable=entry.known,
-        command=view.command,
-        replay=shlex.join(["trimtab", "replay", str(entry.path)]),
+        file=entry.path.name,
+        # by its place where that is below this folder; elsewhere by its name alone, for the page may be sent
+        replay=shlex.join(["trimtab", "replay", entry.path.name if Path(near(entry.path)).is_absolute() else near(entry.path)]),
         others=others,
         embedded=_script_safe(view.record),
     )

@@ -9,7 +9,7 @@ from textwrap import shorten
 from typing import Any
 
 from trimtab.claims.report.svg import inline
-from trimtab.claims.report.view import Family, Statement, View
+from trimtab.claims.report.view import Family, Statement, View, curve_key
 
 # Okabe and Ito's colours, told apart by colour-blind readers; yellow left out, since it vanishes on white. The page names them arm0 ... arm6.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
@@ -17,6 +17,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, MUTED, GRID, GROUND, ZONE = "#202124", "#6b6f76", "#d9dce1", "#fefefe", "#dff0ea"
 CLASSES = {INK: "ink", MUTED: "muted", GRID: "grid", GROUND: "ground", ZONE: "zone", **{colour: f"arm{k}" for k, colour in enumerate(PALETTE)}}
 
+MOST = 12  # curves that are drawn, each a tenth of a second or more; all are in the tables
 WIDTH = 5.0  # inches: near the width of a phone, so that text keeps its size there
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -64,7 +65,7 @@ class Picture:
 
 
 def pictures(view: View) -> list[Picture]:
-    """Every figure of a record: one for each curve, then the statements.
+    """The figures of a record: one for each curve, those that statements are about first, then the statements.
 
     Args:
         view: the record as the report shows it.
@@ -73,12 +74,16 @@ def pictures(view: View) -> list[Picture]:
 
     with rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # names may be in any script; browsers have the fonts
-        return [*(_curve_picture(view, family, f"curve-{k}") for k, family in enumerate(view.curves)), *_statements_picture(view)]
+        judged = {(curve_key(s.metric) or (s.metric,))[0] for s in view.statements}
+        chosen = sorted(view.curves, key=lambda family: family.name not in judged)[:MOST]
+        return [*(_curve_picture(view, family, f"curve-{k}") for k, family in enumerate(chosen)), *_statements_picture(view)]
 
 
 def _curve_picture(view: View, family: Family, name: str) -> Picture:
     several = "Line: mean over seeds; bars: its 95\N{NO-BREAK SPACE}% interval, side by side; thin lines: single seeds."
     note = several if len(view.seeds) > 1 else "One seed: no interval."
+    ends = [end for band in family.bands.values() for _, *interval in band.values() for end in interval if end is not None]
+    note += " Intervals are cut at 0 and 1, beyond which there is no value." if _share(family) and ends and (min(ends) < 0 or max(ends) > 1) else ""
     note += " Hollow markers: the paper's values." if family.paper else ""
     arms = (f"{arm}: " + ", ".join(f"{mean:.3g} at {x:g}{family.suffix}" for x, (mean, _, _) in band.items()) for arm, band in family.bands.items())
     figure, (axes,) = _figure([3.4])
@@ -111,6 +116,7 @@ def _figure(heights: list[float]) -> tuple[Any, Any]:
 def _picture(figure: Any, view: View, name: str, title: str, note: str, spoken: str) -> Picture:
     svg, png = io.BytesIO(), io.BytesIO()
     figure.savefig(svg, format="svg")
+    figure.set_layout_engine("none")  # what was laid out once stays
     figure.savefig(png, format="png", dpi=200, facecolor="white", metadata={"Software": None})
     return Picture(name, title, note, inline(svg.getvalue().decode(), CLASSES, f"{view.key}-{name}", f"{title}. {spoken}."), png.getvalue())
 
@@ -120,7 +126,7 @@ def _curve(axes: Any, view: View, family: Family) -> None:
     from matplotlib.transforms import offset_copy
 
     for k, arm in enumerate(view.arms):
-        colour, marker = PALETTE[k % len(PALETTE)], MARKERS[k % len(MARKERS)]
+        colour, marker = PALETTE[view.place(arm) % len(PALETTE)], MARKERS[view.place(arm) % len(MARKERS)]
         series, band, paper = family.seeds.get(arm, {}), family.bands.get(arm, {}), family.paper.get(arm, {})
         for values in series.values() if len(series) > 1 else ():
             axes.plot(*_xy(values), color=colour, alpha=0.35, linewidth=0.7, zorder=2)
@@ -145,13 +151,18 @@ def _curve(axes: Any, view: View, family: Family) -> None:
         axes.axvline(family.trained, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)), zorder=0)
         place = {"xycoords": ("data", "axes fraction"), "xytext": (-3, 3), "textcoords": "offset points"}
         axes.annotate("longest in training", (family.trained, 1), **place, color=MUTED, fontsize=9)
-    values = [mean for band in family.bands.values() for mean, _, _ in band.values()] + [v for paper in family.paper.values() for v in paper.values()]
-    if values and min(values) >= 0 and max(values) <= 1:
-        axes.set_ylim(-0.04, 1.04)  # a share: an interval that reaches past 0 or 1 is cut there
+    if _share(family):
+        axes.set_ylim(-0.04, 1.04)
     axes.set_xlabel(family.axis)
     axes.set_ylabel(family.name)
     if family.bands:
         axes.figure.legend(loc="outside upper left", ncols=2 if len(view.arms) > 1 else 1, columnspacing=1.4)
+
+
+def _share(family: Family) -> bool:
+    """Whether a curve lies between 0 and 1."""
+    values = [mean for band in family.bands.values() for mean, _, _ in band.values()] + [v for paper in family.paper.values() for v in paper.values()]
+    return bool(values) and min(values) >= 0 and max(values) <= 1
 
 
 def _xy(values: Mapping[float, float]) -> tuple[list[float], list[float]]:

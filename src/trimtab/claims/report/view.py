@@ -4,7 +4,7 @@ import hashlib
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,16 +32,18 @@ def number(value: Any) -> float | None:
     return float(value) if -1e100 < value < 1e100 else None  # squares of it stay finite
 
 
-def shown(value: float | None, signed: bool = False) -> str:
-    """A number for readers: three decimals near one, four digits elsewhere.
+def shown(value: float | None, signed: bool = False, like: float | None = None) -> str:
+    """A number for readers: three decimals near one, four digits elsewhere. ``like``, the largest beside it, gives all of a table the same decimals.
 
     Example:
+        >>> shown(0.0001234), shown(0.0001234, like=0.9)
+        ('0.000123', '0.000')
         >>> shown(0.92641), shown(12345.6), shown(0.00001234), shown(None), shown(0.05, signed=True)
         ('0.926', '12346', '1.23e-05', '–', '+0.050')
     """
     if value is None:
         return "–"
-    size = abs(value)
+    size = abs(value if like is None else like)
     if size >= 1e6 or 0 < size < 5e-4:
         form = ".3g"
     elif size < 10:
@@ -106,6 +108,12 @@ class Family:
     trained: float | None = None
 
     @property
+    def scale(self) -> float:
+        """The largest of its means and of the paper's values, in size."""
+        means = (mean for band in self.bands.values() for mean, _, _ in band.values())
+        return max(map(abs, (0.0, *means, *(v for values in self.paper.values() for v in values.values()))))
+
+    @property
     def axis(self) -> str:
         return "length, as a multiple of the longest in training" if self.suffix == "x" else "length"
 
@@ -132,12 +140,26 @@ class Statement:
     per_seed: dict[str, float]
 
     @property
+    def measured(self) -> str:
+        """The estimate and its interval."""
+        if self.estimate is None:
+            return "not measured"
+        return " ".join(filter(None, (shown(self.estimate, True, self.scale), self.interval)))
+
+    @property
+    def interval(self) -> str:
+        """The interval in brackets, or "" where there is none."""
+        return "" if self.low is None else f"[{shown(self.low, True, self.scale)}, {shown(self.high, True, self.scale)}]"
+
+    @property
+    def scale(self) -> float:
+        """The largest of estimate and ends, in size."""
+        return max(abs(v or 0.0) for v in (self.estimate, self.low, self.high))
+
+    @property
     def sentence(self) -> str:
         """The statement with its numbers."""
-        if self.estimate is None:
-            return f"{self.name}: not measured"
-        interval = f" [{shown(self.low, True)}, {shown(self.high, True)}]" if self.low is not None else ""
-        return f"{self.name}: {shown(self.estimate, True)}{interval}, margin {exact(self.margin)}"
+        return f"{self.name}: {self.measured}" + (f", margin {exact(self.margin)}" if self.estimate is not None else "")
 
 
 def _statement(raw: Any) -> Statement:
@@ -177,10 +199,12 @@ class View:
 
     Args:
         record: as read from its file; any field may be missing or of a wrong type.
+        claimed: the arms of its claim, where they are known: an arm has one colour, whichever others were run.
     """
 
-    def __init__(self, record: Mapping[str, Any]):
+    def __init__(self, record: Mapping[str, Any], claimed: Sequence[str] = ()):
         self.record = record
+        self.claimed = claimed
         self.slug = text(record.get("slug", ""))
         self.size = text(record.get("size", ""))
         self.time = text(record.get("time", ""))
@@ -220,10 +244,17 @@ class View:
 
     @property
     def command(self) -> str:
-        """What runs this claim at this size and these seeds."""
-        first_n = self.seeds == [str(k) for k in range(len(self.seeds))]
-        seeds = str(len(self.seeds)) if first_n else f"{self.seeds[0]}-{self.seeds[-1]}"
-        return shlex.join(["trimtab", "run", self.slug, "--size", self.size, "--seeds", seeds])
+        """What runs this claim at this size, with these seeds and arms; "" for seeds that no --seeds names."""
+        first, n = int(self.seeds[0]) if self.seeds and self.seeds[0].isdecimal() else 0, len(self.seeds)
+        if not n or self.seeds != [str(k) for k in range(first, first + n)]:
+            return ""
+        arms = [] if {*self.arms} == {*self.claimed} else [word for arm in self.arms for word in ("--arm", arm)]
+        return shlex.join(["trimtab", "run", self.slug, "--size", self.size, "--seeds", f"{first}-{first + n - 1}" if first else str(n), *arms])
+
+    def place(self, arm: str) -> int:
+        """Which colour an arm has: by its place in the claim, behind those for an arm that the claim does not have."""
+        order = [*self.claimed, *(a for a in self.arms if a not in self.claimed)]
+        return order.index(arm)
 
     @property
     def headline(self) -> str:

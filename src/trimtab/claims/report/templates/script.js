@@ -21,7 +21,7 @@ if (record && save) {
   save.addEventListener("click", () => {
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([record.textContent], { type: "application/json" }));
-    link.download = "record.json";
+    link.download = save.dataset.file;
     link.click();
     URL.revokeObjectURL(link.href);
   });
