@@ -25,6 +25,8 @@ ROOMS = [room.name for room in pkgutil.iter_modules(trimtab.__path__) if room.is
 
 WITHOUT_SUITE: dict[str, str] = {
     "claims.Size": "settings with a name; tests/claims hold its few rules",
+    "tasks.Examples": "a torch dataset over a task; tests/tasks/test_dataset.py holds its rows against the batches of the task",
+    "train.HintReport": "what a search hands back; tests/train/test_hint_search.py holds what is in it",
     "nn.KVCache": "a part of the Transformer, whose tests compare cached generation with the parallel forward",
     "train.WeightAverage": "a hook inside fit; the resume tests of fit hold its state",
 }

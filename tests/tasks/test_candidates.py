@@ -16,7 +16,7 @@ def test_the_control_is_the_prompt_again_and_each_hint_keeps_the_contract():
     for hint in hints.values():
         check_task(hint)
     sort = main.vocab.id("<sort>")
-    assert hints["prompt-copy"].answer([3, 1, sort, main.vocab.id("<again>")]) == [3, 1, sort, main.vocab.eos]
+    assert hints["prompt-copy"].answer([3, 1, sort, main.vocab.id("<hint-again>")]) == [3, 1, sort, main.vocab.eos]
 
 
 def test_what_a_vocabulary_cannot_have_is_left_out():

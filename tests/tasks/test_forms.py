@@ -61,7 +61,6 @@ def test_random_labels_tell_nothing_of_the_prompt():
     even(noise[:, 4] * 4 + noise[:, 5], 16)
 
 
-@pytest.mark.usefixtures("annotations_off")  # a mixture's say SeqTask; what it uses is here too
 def test_random_labels_as_a_hint():
     task = TaskMixture(SORT, {RandomLabels(Successor(SORT)): 0.5})
     assert torch.equal(task.batch(0, 0, 8, 5)["input_ids"][:8, :12], SORT.batch(0, 0, 8, 5)["input_ids"])

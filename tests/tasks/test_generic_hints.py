@@ -63,7 +63,7 @@ def test_replies(length):
     for _, y, query, reply in parts(task["suffix"], length):
         assert query + reply == y
     for _, y, query, reply in parts(task["length"], length):
-        assert (query, reply) == ([], [SORT.vocab.id("<length>")] * len(y))
+        assert (query, reply) == ([], [SORT.vocab.id("<hint-length>")] * len(y))
     for _, y, query, reply in parts(task["length number"], length):
         assert (query, reply) == ([], [len(y)])
     for name, place in (("member", 1), ("member prompt", 0)):
@@ -157,7 +157,7 @@ def test_only_the_first_answer_of_a_packed_row():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: PrefixDrop(Sorting()), r"task must have <drop> in its vocabulary, got sorting without it; wrap it: WithSpecials\(task, MARKS\)"),
+        (lambda: PrefixDrop(Sorting()), r"task must have <hint-drop> in its vocabulary, got sorting without it; wrap it: WithSpecials\(task, MARKS\)"),
         (lambda: PrefixDrop(SORT, keep=0), "keep must be a whole number >= 1, got 0"),
         (lambda: AnswerLength(SORT, "unari"), "did you mean 'unary'"),
         (lambda: AnswerLength(SORT, "number").batch(0, 0, 1, 12), "answers of sorting must have fewer than 12 tokens where answer='number', got 12"),

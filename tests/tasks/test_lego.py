@@ -164,7 +164,6 @@ def test_what_is_refused(make, message):
         make()
 
 
-@pytest.mark.usefixtures("annotations_off")  # a mixture's say SeqTask; what it uses is here too
 def test_a_mixture_and_an_encoder(tmp_path):
     task = TaskMixture(MAIN, dict.fromkeys(HINTS, 0.5))
     batch = task.batch(0, 0, 8)

@@ -88,11 +88,11 @@ def test_a_share_that_is_no_share(share):
     [
         (MAIN, [Successor(MAIN)], r"hints must be a mapping of tasks to their shares, such as \{Successor\(main\): 0\.5\}, got \[Successor"),
         (MAIN, None, "hints must be a mapping of tasks to their shares, .* got None"),
-        (MAIN, {"successor": 0.5}, "hints must be tasks of prompt and answer, each a SeqTask, got 'successor'"),
-        (MAIN, {Successor: 0.5}, "hints must be tasks of prompt and answer, each a SeqTask, got <class"),
+        (MAIN, {"successor": 0.5}, "hints must be tasks with a vocabulary and lengths, such as a SeqTask, got 'successor'"),
+        (MAIN, {Successor: 0.5}, "hints must be tasks with a vocabulary and lengths, such as a SeqTask, got <class"),
         (MAIN, {Successor(MAIN): "0.5"}, "share of successor must be a finite number > 0, got '0.5'"),
         (MAIN, {Successor(MAIN): True}, "share of successor must be a finite number > 0, got True"),
-        ("sorting", {}, "main must be a task of prompt and answer, a SeqTask, got 'sorting'"),
+        ("sorting", {}, "main must be a task with a vocabulary and lengths, such as a SeqTask, got 'sorting'"),
     ],
 )
 def test_what_is_no_mixture(main, hints, message):

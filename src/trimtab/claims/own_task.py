@@ -7,6 +7,7 @@ import hashlib
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import dedent
 from types import ModuleType
 from typing import Any
 
@@ -64,7 +65,7 @@ def load_task(spec: str, *, main: SeqTask | None = None) -> SeqTask:
     if len(takes) > (main is not None):
         raise UsageError(f"{what} {spec} must be made {'with the task alone' if main else 'without arguments'}, its constructor needs {takes[-1].name!r}")
     try:
-        made = kind(main) if takes else kind()
+        made: Any = kind(*[main] if takes else [])
     except Exception as error:
         raise UsageError(f"{what} {spec} cannot be made: {type(error).__name__}: {error}") from error
     for name in ("name", "vocab", "lengths"):
@@ -75,7 +76,7 @@ def load_task(spec: str, *, main: SeqTask | None = None) -> SeqTask:
     return made
 
 
-def test_lengths(task: SeqTask, asked: Sequence[int] = ()) -> list[int]:
+def judged_lengths(task: SeqTask, asked: Sequence[int] = ()) -> list[int]:
     """The lengths that a task is judged on: those that are asked for, or 1 to 5 times its longest training length as far as it has examples of them.
 
     Raises:
@@ -83,9 +84,9 @@ def test_lengths(task: SeqTask, asked: Sequence[int] = ()) -> list[int]:
 
     Example:
         >>> from trimtab.tasks import Sorting
-        >>> test_lengths(Sorting(lengths=(1, 8)))
+        >>> judged_lengths(Sorting(lengths=(1, 8)))
         [8, 12, 16, 20, 24, 32, 40]
-        >>> test_lengths(Sorting(vocab=10, unique=True, lengths=(1, 8)))
+        >>> judged_lengths(Sorting(vocab=10, unique=True, lengths=(1, 8)))
         [8]
     """
     longest = task.lengths[1]
@@ -144,25 +145,27 @@ def claim_text(slug: str, name: str, settings: Mapping[str, Any], *, seeds: int,
     else:
         primary, secondary = ['trend("edit", "standard", lower_is_better=True, margin=0.001, why="a tenth over a hundred items"),'], []
         title = f"Does {name} hold on longer examples than it was trained on?"
-    return f'''"""{title} Written by `trimtab length`, which runs it."""
+    # built from an indented text: in this file no line begins as that of a claim does
+    text = f'''
+        """{title} Written by `trimtab length`, which runs it."""
 
-from trimtab.claims import Claim, PairRun, Size, superior, trend
-from trimtab.claims import own_task
-
-
-def measure(arm: str, seed: int, size: Size, run: PairRun) -> dict[str, float]:
-    return own_task.measure(arm, seed, size, run)
+        from trimtab.claims import Claim, PairRun, Size, own_task, superior, trend
 
 
-_MARGIN = {{{why}}}
+        def measure(arm: str, seed: int, size: Size, run: PairRun) -> dict[str, float]:
+            return own_task.measure(arm, seed, size, run)
 
-CLAIM = Claim(
-    slug={slug!r},
-    title={title!r},
-    measure=measure,
-    arms={arms!r},
-    primary=({" ".join(primary)}),
-    secondary=({" ".join(secondary)}),
-    sizes={{"small": Size(seeds={seeds}, **{dict(settings)!r})}},
-)
-'''
+
+        _MARGIN = {{{why}}}
+
+        CLAIM = Claim(
+            slug={slug!r},
+            title={title!r},
+            measure=measure,
+            arms={arms!r},
+            primary=({" ".join(primary)}),
+            secondary=({" ".join(secondary)}),
+            sizes={{"small": Size(seeds={seeds}, **{dict(settings)!r})}},
+        )
+    '''
+    return dedent(text).lstrip()

@@ -86,26 +86,40 @@ def data(arm: str, size: Size, steps: int) -> tuple[SeqTask, Mapping[Any, float]
     return main, mix, None
 
 
+class Scores:
+    """A hook that takes the gradient scores of every hint at some steps."""
+
+    def __init__(self, seed: int, size: Size, at: tuple[int, ...]):
+        self.seed, self.size, self.at = seed, size, at
+        self.rows: list[dict[str, float]] = []
+
+    def __call__(self, moment: Any) -> None:
+        if moment.step in self.at:
+            sort, base = tasks(self.size)
+            found = {name: gradient_scores(moment.model, sort, hint(name, sort, base), seed=derive(self.seed, "gradient")) for name in HINTS}
+            self.rows.append({f"{what} {name}": value for name, scores in found.items() for what, value in scores.items()})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rows = state["rows"]
+
+    def means(self) -> dict[str, float]:
+        return {what: fmean(row[what] for row in self.rows) for what in (self.rows[0] if self.rows else ())}
+
+
 def measure(arm: str, seed: int, size: Size, run: PairRun) -> dict[str, float]:
     values: dict[str, float] = {}
     brief = size.steps // 9
     main, mix, source = data(arm, size, size.steps)
     how: dict[str, Any] = {"seed": derive(seed, "training"), "lr": size.rate, "device": run.device, "source": source}
     if arm in HINTS or arm == "standard":
-        sort, base = tasks(size)
-        scores: list[dict[str, float]] = []
-
-        def score(moment: Any) -> None:
-            if arm == "standard" and moment.step in (brief // 3, 2 * brief // 3, brief):
-                for name in HINTS:
-                    found = gradient_scores(moment.model, sort, hint(name, sort, base), seed=derive(seed, "gradient"))
-                    scores.append({f"{what} {name}": value for what, value in found.items()})
-
-        short = fit_with_hints(model(arm, seed, size, run.device), main, mix, folder=run.folder / "proxy", steps=brief, hooks=[score], progress=_silent, **how)
+        scores = Scores(seed, size, (brief // 3, 2 * brief // 3, brief) if arm == "standard" else ())
+        short = fit_with_hints(model(arm, seed, size, run.device), main, mix, folder=run.folder / "proxy", steps=brief, hooks=[scores], progress=_silent, **how)
         judged = evaluate_lengths(short.averaged, main, beyond(main), examples=size.examples // 4, seed=derive(seed, "validation"))
         values["proxy edit"] = fmean(row["edit"] for row in judged)
-        for what in sorted({name for row in scores for name in row}):
-            values[what] = fmean(row[what] for row in scores if what in row)
+        values |= scores.means()
 
     full = fit_with_hints(model(arm, seed, size, run.device), main, mix, folder=run.folder / "full", steps=size.steps, progress=run.progress, **how)
     multiples = {f"{multiple:g}x": round(multiple * size.longest) for multiple in MULTIPLES}

@@ -18,6 +18,7 @@ COMMANDS = {
     "list": ("trimtab.cli.list", "All methods: built or planned, and what was measured."),
     "show": ("trimtab.cli.show", "One method: paper, when to use it, knobs, claims."),
     "run": ("trimtab.cli.run", "Measure a claim and print it beside the paper's numbers."),
+    "length": ("trimtab.cli.length", "Train on a task of your own and judge it on longer examples."),
     "replay": ("trimtab.cli.replay", "Run a record again and compare the verdicts."),
     "report": ("trimtab.cli.report", "Write the records as static HTML pages."),
     "doctor": ("trimtab.cli.doctor", "What is installed here, and whether it is enough."),

@@ -1,19 +1,17 @@
 """``trimtab length``."""
 
-import json
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import click
 
-from trimtab.claims import own_task
-from trimtab.claims.report import gather, write_report
-from trimtab.cli.run import measure_file, parse_seeds
-from trimtab.cli.terminal import curves, mastered, near
+from trimtab.claims import load_file, own_task
+from trimtab.cli.run import measure, parse_seeds, tell, writable
+from trimtab.cli.terminal import curves, mastered
 from trimtab.core import UsageError, write_json, write_text
 from trimtab.tasks import SeqTask
-from trimtab.testing import check_task
+from trimtab.testing import CheckFailed, check_task
 
 
 def length(
@@ -38,8 +36,8 @@ def length(
 ) -> int:
     """Train a transformer on your own task, with hints or without, and judge it on longer examples than it was trained on.
 
-    Your class is a trimtab.tasks.SeqTask: a name, a vocabulary, the training lengths, and two methods, sample and answer. It is checked first. Finished runs are
-    kept: the same command goes on where it was stopped.
+    Your class is a trimtab.tasks.SeqTask: a name, a vocabulary, the training lengths, and two methods, sample and answer. It is checked first. Finished runs
+    are kept: the same command goes on where it was stopped.
 
     Args:
         task: your task: a file and a class in it.
@@ -65,11 +63,11 @@ def length(
         trimtab length my_task.py:MyTask --hint my_task.py:MyHint
     """
     main = own_task.load_task(task)
-    check_task(main)
+    _check(main, f"the task {task}")
     specs = {spec: own_task.load_task(spec, main=main) for spec in hint if spec != "auto"}
-    for found in specs.values():
-        check_task(found)
-    judged = own_task.test_lengths(main, lengths)
+    for spec, found in specs.items():
+        _check(found, f"the hint {spec}")
+    judged = own_task.judged_lengths(main, lengths)
     if judged[-1] <= main.lengths[1]:
         raise UsageError(f"the task must have examples longer than its training lengths, up to {main.lengths[1]}, to be judged by length; it has none")
     slug = "length-" + (re.sub(r"[^a-z0-9]+", "-", main.name.lower()).strip("-") or "task")
@@ -77,30 +75,30 @@ def length(
     model = {"dim": dim, "layers": layers, "heads": heads, "positions": positions}
     training = {"steps": steps, "lr": lr, "batch_size": batch_size, "share": share}
     if "auto" in hint:
-        _search(main, judged, folder / "search", model, training, len(parse_seeds(seeds)))
+        _search(main, judged, folder / "search", model, training, parse_seeds(seeds), examples)
     names: dict[str, str] = {}
     for spec, found in specs.items():
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", found.name)
         if name in names or name in ("standard", own_task.EQUAL):
             raise UsageError(f"hints must have names of their own, got {found.name!r} twice; set `name` in the class of {spec}")
         names[name] = spec
-    settings: dict[str, Any] = {"task": _absolute(task), "hints": {name: _absolute(spec) for name, spec in names.items()}, "lengths": judged, **model, **training}
+    hints = {name: _absolute(spec) for name, spec in names.items()}
+    settings: dict[str, Any] = {"task": _absolute(task), "hints": hints, "lengths": judged, **model, **training}
     settings |= {"examples": examples, "files": {spec: own_task.digest(spec) for spec in (task, *names.values())}}
     decide = min(judged[1:], key=lambda n: abs(n - 2 * main.lengths[1]))
     wanted = parse_seeds(seeds)
-    folder.mkdir(parents=True, exist_ok=True)
+    writable(folder)
     write_text(folder / "claim.py", own_task.claim_text(slug, main.name, settings, seeds=len(wanted), decide=decide))
-    record, done = measure_file(folder / "claim.py", "small", wanted, None, folder, workers, device)
-    entries = [entry for entry in gather([folder])[0] if entry.view.slug == slug]
-    lead = next(entry for entry in entries if entry.path == done.path)
-    page = write_report(entries, folder / "report", lead=lead)
-    if json_:
-        click.echo(json.dumps(record, indent=1))
-    else:
-        _print(lead.view, record, main, decide)
-    places = [("record", lead.path), ("report", page), ("figures", page.parent / "figures")]
-    click.echo("".join(f"{what:<9}{near(path)}\n" for what, path in places), err=json_, nl=False)
+    record, done = measure(load_file(folder / "claim.py"), "small", wanted, None, folder, workers, device)
+    tell(record, done, folder, json_, lambda lead, _: _print(lead.view, record, main, decide))
     return 0
+
+
+def _check(task: SeqTask, what: str) -> None:
+    try:
+        check_task(task)
+    except CheckFailed as error:
+        raise UsageError(f"{what} breaks a rule of its contract: {error}") from error
 
 
 def _absolute(spec: str) -> str:
@@ -121,6 +119,8 @@ def _print(view: Any, record: dict[str, Any], main: SeqTask, decide: int) -> Non
     known = min(row[f"exact@{longest}"] for row in measured["standard"].values())
     if known < 0.98:
         click.secho(f"Without a hint {known:.1%} of examples of length {longest} are right: it has not learnt its training lengths; raise --steps.", bold=True)
+        click.echo()
+        return  # and so nothing can be said about hints
     for hint in view.arms[2:]:
         for other in ("standard", own_task.EQUAL):
             gains = [measured[hint][seed][f"edit@{decide}"] - measured[other][seed][f"edit@{decide}"] for seed in measured[hint]]
@@ -130,7 +130,7 @@ def _print(view: Any, record: dict[str, Any], main: SeqTask, decide: int) -> Non
     click.echo()
 
 
-def _search(main: SeqTask, judged: list[int], folder: Path, model: dict[str, Any], training: dict[str, Any], seeds: int) -> None:
+def _search(main: SeqTask, judged: list[int], folder: Path, model: dict[str, Any], training: dict[str, Any], seeds: range, examples: int) -> None:
     from trimtab.core import generator
     from trimtab.nn import Transformer
     from trimtab.tasks import candidate_hints
@@ -141,7 +141,7 @@ def _search(main: SeqTask, judged: list[int], folder: Path, model: dict[str, Any
     if not lengths:
         raise UsageError(f"--hint auto needs test lengths above {2 * main.lengths[1]}, for it chooses on lengths up to there; got {judged}")
     report = search_hints(
-        wide, hints, folder=folder, lengths=lengths, seeds=range(seeds), **training,
+        wide, hints, folder=folder, lengths=lengths, seeds=seeds, examples=examples, **training,
         model=lambda seed: Transformer(
             wide.vocab.size, model["dim"], model["layers"], model["heads"], positions=model["positions"], generator=generator(seed, "weights")
         ),

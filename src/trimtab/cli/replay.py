@@ -6,7 +6,7 @@ from typing import Annotated
 
 import click
 
-from trimtab.claims import read_record, slugs
+from trimtab.claims import load, read_record, slugs
 from trimtab.claims.report import near
 from trimtab.claims.report.view import View
 from trimtab.cli.run import measure
@@ -36,7 +36,7 @@ def replay(record: Path, *, out: Annotated[Path | None, "DIR"] = None, device: s
     if slug not in slugs():
         raise UsageError(f"{record} is of the claim {slug!r}, which this version of trimtab does not have; claims: {', '.join(slugs())}")
     folder = out or Path("trimtab-runs") / slug / f"replay-{record.stem}"
-    new, done = measure(slug, old["size"], old["seeds"], old["arms"], folder, workers, device)
+    new, done = measure(load(slug), old["size"], old["seeds"], old["arms"], folder, workers, device)
     before = {s["name"]: s["verdict"] for s in old["statements"] if s["primary"]}
     after = {s["name"]: s["verdict"] for s in new["statements"] if s["primary"]}
     agree = old["verdict"] == new["verdict"] and before == after if old["verdict"] else None

@@ -5,13 +5,13 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import click
 
-from trimtab.claims import load, run_claim, slugs
+from trimtab.claims import Claim, load, run_claim, slugs
 from trimtab.claims.report import Entry, deciding, method, near, read_entry, write_report
 from trimtab.cli.progress import Progress
 from trimtab.cli.terminal import curves, gathered, mastered, paragraph, statements, verdict
@@ -53,17 +53,22 @@ def run(
     """
     slug = claim_slug(name)
     folder = out or Path("trimtab-runs") / slug
-    record, done = measure(slug, size, parse_seeds(seeds) if seeds is not None else None, arm or None, folder, workers, device)
-    entries = [e for e in gathered(folder)[0] if e.view.slug == slug]
+    record, done = measure(load(slug), size, parse_seeds(seeds) if seeds is not None else None, arm or None, folder, workers, device)
+    tell(record, done, folder, json_, lambda lead, entries: _print(lead, deciding(entries, slug)))
+    return 3 if require and record["verdict"] != require else 0
+
+
+def tell(record: dict[str, Any], done: Entry, folder: Path, json_: bool, words: Callable[[Entry, list[Entry]], None]) -> None:
+    """Write the report of a claim's folder; say in words, or as JSON, what a run found, and where everything is."""
+    entries = [e for e in gathered(folder)[0] if e.view.slug == record["slug"]]
     lead = next(e for e in entries if e.path == done.path)
     page = write_report(entries, folder / "report", lead=lead)
     if json_:
         click.echo(json.dumps(record, indent=1))
     else:
-        _print(lead, deciding(entries, slug))
+        words(lead, entries)
     places = [("record", lead.path), ("report", page), ("figures", page.parent / "figures")]
     click.echo("".join(f"{what:<9}{near(path)}\n" for what, path in places), err=json_, nl=False)
-    return 3 if require and record["verdict"] != require else 0
 
 
 def parse_seeds(text: str) -> range:
@@ -96,24 +101,23 @@ def claim_slug(name: str) -> str:
 
 
 def measure(
-    slug: str, size: str, seeds: Iterable[int] | None, arms: Iterable[str] | None, folder: Path, workers: int, device: str
+    claim: Claim, size: str, seeds: Iterable[int] | None, arms: Iterable[str] | None, folder: Path, workers: int, device: str
 ) -> tuple[dict[str, Any], Entry]:
     """Run a claim with progress on stderr; the record, as it was written and as the report shows it."""
     if workers < 1:
         raise UsageError(f"workers must be at least 1, got {workers}")
-    claim = load(slug)
     claim.size(size)  # an unknown one is refused before anything is written
     writable(folder)
     written: list[Path] = []
     try:
-        with Progress(f"{slug}, {size}", workers) as progress:
+        with Progress(f"{claim.slug}, {size}", workers) as progress:
 
-            def tell(event: dict[str, Any]) -> None:
+            def heard(event: dict[str, Any]) -> None:
                 if event["event"] == "record":
                     written.append(Path(event["path"]))
                 progress(event)
 
-            record = run_claim(claim, size, seeds=seeds, arms=arms, folder=folder, workers=workers, device=device, progress=tell)
+            record = run_claim(claim, size, seeds=seeds, arms=arms, folder=folder, workers=workers, device=device, progress=heard)
     except KeyboardInterrupt as stop:
         click.echo(f"\n{stop}\nTo go on: {shlex.join(['trimtab', *sys.argv[1:]])}", err=True)
         raise

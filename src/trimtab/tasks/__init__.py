@@ -1,7 +1,7 @@
 """Seeded worlds: tasks that make batches as a pure function of (seed, step) and judge outputs."""
 
 from trimtab.tasks.arithmetic import CarryMask, DigitAt, DigitCopy, Increment, ReversedAddition, TrailingNines
-from trimtab.tasks.base import Batch, SeqTask, Task, Vocab, cost
+from trimtab.tasks.base import Batch, LengthTask, SeqTask, Task, Vocab, cost
 from trimtab.tasks.candidates import candidate_hints
 from trimtab.tasks.copying import Copy, Reverse
 from trimtab.tasks.corpus import PythonCorpus
@@ -32,6 +32,7 @@ __all__ = [
     "LegoOneHop",
     "LegoParent",
     "LegoRelation",
+    "LengthTask",
     "Membership",
     "Parity",
     "Predecessor",

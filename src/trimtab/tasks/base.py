@@ -119,6 +119,22 @@ class Task(Protocol):
         ...
 
 
+@runtime_checkable
+class LengthTask(Task, Protocol):
+    """A task with a vocabulary, training lengths, and batches of a length: what mixtures are made of. Each :class:`SeqTask` is one."""
+
+    vocab: Vocab
+    lengths: tuple[int, int]
+
+    def draw_length(self, seed: int, step: int) -> int:
+        """The length of a training batch."""
+        ...
+
+    def batch(self, seed: int, step: int, size: int, length: int | None = None) -> Batch:
+        """As of any task, and of a chosen length."""
+        ...
+
+
 def cost(batch: Batch) -> dict[str, int]:
     """What a batch costs: its rows, the positions a model computes (pads included), and the supervised tokens.
 

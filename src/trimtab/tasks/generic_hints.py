@@ -3,12 +3,12 @@
 Paper: Improving Length-Generalization in Transformers via Task Hinting (arXiv 2310.00726) leaves open which hint to choose; these are candidates, and ours.
 For a task x => y <eos>, where x is its whole prompt, its own mark included, supervised part after =>:
 
-    prefix drop        x <drop> y_t       => y_s <eos>           the next token of y that differs from y_t; only <eos> if there is none
-    suffix completion  x <suffix> y_1 .. y_t => y_(t+1) .. <eos> t uniform in 0 .. length of y
-    answer length      x <length>         => <length> .. <eos>   as often as y has tokens; or their number
-    membership         x <member> a       => 1 <eos>             1 if a is in y, 0 if not, each in half of the rows
-    reversed answer    x <backwards>      => y backwards <eos>
-    prompt copy        x <again>          => x <eos>             as good as irrelevant: a control
+    prefix drop        x <hint-drop> y_t       => y_s <eos>           the next token of y that differs from y_t; only <eos> if there is none
+    suffix completion  x <hint-suffix> y_1 .. y_t => y_(t+1) .. <eos> t uniform in 0 .. length of y
+    answer length      x <hint-length>         => <hint-length> .. <eos>   as often as y has tokens; or their number
+    membership         x <hint-member> a       => 1 <eos>             1 if a is in y, 0 if not, each in half of the rows
+    reversed answer    x <hint-backwards>      => y backwards <eos>
+    prompt copy        x <hint-again>          => x <eos>             as good as irrelevant: a control
 
 All answer from the first answer of a row; a packed row's others are dropped. The vocabulary needs their marks: :class:`trimtab.tasks.WithSpecials`. Not here:
 consistency under permuted input, which compares what a model says to two prompts and so is an objective, not examples with answers.
@@ -24,7 +24,7 @@ from trimtab.core import UsageError, unknown
 from trimtab.tasks.base import SeqTask
 from trimtab.tasks.ragged import below, joined, parted
 
-MARKS = ("<drop>", "<suffix>", "<length>", "<member>", "<backwards>", "<again>")
+MARKS = ("<hint-drop>", "<hint-suffix>", "<hint-length>", "<hint-member>", "<hint-backwards>", "<hint-again>")
 
 
 class _Generic(SeqTask):
@@ -74,7 +74,7 @@ class PrefixDrop(_Generic):
     follows from the prompt; an answer with fewer tokens than are to be shown is shown whole.
 
     Args:
-        task: with ``<drop>`` in its vocabulary.
+        task: with ``<hint-drop>`` in its vocabulary.
         keep: how many tokens of the answer are shown, >= 1; where they end is uniform.
 
     Raises:
@@ -83,14 +83,14 @@ class PrefixDrop(_Generic):
     Example:
         >>> from trimtab.tasks import Sorting, WithSpecials
         >>> task = PrefixDrop(WithSpecials(Sorting(vocab=10), MARKS))
-        >>> ids = [7, 1, 1, 2, task.vocab.id("<sort>"), task.vocab.id("<drop>"), 1]
+        >>> ids = [7, 1, 1, 2, task.vocab.id("<sort>"), task.vocab.id("<hint-drop>"), 1]
         >>> task.vocab.show(ids), task.vocab.show(task.answer(ids))
-        ('7 1 1 2 <sort> <drop> 1', '2 <eos>')
+        ('7 1 1 2 <sort> <hint-drop> 1', '2 <eos>')
 
     When not to use it: on tasks whose answers repeat themselves, as digits do: a token says little about where in the answer it stands.
     """
 
-    mark = "<drop>"
+    mark = "<hint-drop>"
 
     def __init__(self, task: SeqTask, keep: int = 1):
         super().__init__(task)
@@ -120,7 +120,7 @@ class SuffixCompletion(_Generic):
     """Finish an answer of which a random beginning is there.
 
     Args:
-        task: with ``<suffix>`` in its vocabulary.
+        task: with ``<hint-suffix>`` in its vocabulary.
 
     Raises:
         UsageError: no such mark in the vocabulary.
@@ -128,13 +128,13 @@ class SuffixCompletion(_Generic):
     Example:
         >>> from trimtab.tasks import Sorting, WithSpecials
         >>> task = SuffixCompletion(WithSpecials(Sorting(vocab=10), MARKS))
-        >>> task.vocab.show(task.answer([7, 1, 2, task.vocab.id("<sort>"), task.vocab.id("<suffix>"), 1]))
+        >>> task.vocab.show(task.answer([7, 1, 2, task.vocab.id("<sort>"), task.vocab.id("<hint-suffix>"), 1]))
         '2 7 <eos>'
 
     When not to use it: as a new task; it is the main one with part of the answer unsupervised, and tells whether a hint's content matters at all.
     """
 
-    mark = "<suffix>"
+    mark = "<hint-suffix>"
 
     def __init__(self, task: SeqTask):
         super().__init__(task)
@@ -154,7 +154,7 @@ class AnswerLength(_Generic):
     """Say how many tokens the answer has.
 
     Args:
-        task: with ``<length>`` in its vocabulary.
+        task: with ``<hint-length>`` in its vocabulary.
         answer: "unary" writes the mark as often, "number" the value of that number.
 
     Raises:
@@ -164,14 +164,14 @@ class AnswerLength(_Generic):
         >>> from trimtab.tasks import Sorting, WithSpecials
         >>> for form in ("unary", "number"):
         ...     task = AnswerLength(WithSpecials(Sorting(vocab=10), MARKS), answer=form)
-        ...     print(task.vocab.show(task.answer([7, 1, 2, task.vocab.id("<sort>"), task.vocab.id("<length>")])))
-        <length> <length> <length> <eos>
+        ...     print(task.vocab.show(task.answer([7, 1, 2, task.vocab.id("<sort>"), task.vocab.id("<hint-length>")])))
+        <hint-length> <hint-length> <hint-length> <eos>
         3 <eos>
 
     When not to use it: as a number, beyond the training lengths: it then answers with values it was never asked for.
     """
 
-    mark = "<length>"
+    mark = "<hint-length>"
 
     def __init__(self, task: SeqTask, answer: str = "unary"):
         super().__init__(task)
@@ -198,7 +198,7 @@ class Membership(_Generic):
     """Say whether a value is in the answer, or in the prompt. Half of the rows ask for one that is, drawn uniformly from those, half for one that is not.
 
     Args:
-        task: with ``<member>`` in its vocabulary.
+        task: with ``<hint-member>`` in its vocabulary.
         where: "answer" or "prompt".
 
     Raises:
@@ -207,13 +207,13 @@ class Membership(_Generic):
     Example:
         >>> from trimtab.tasks import Sorting, WithSpecials
         >>> task = Membership(WithSpecials(Sorting(vocab=10), MARKS))
-        >>> task.vocab.show(task.answer([7, 1, 2, task.vocab.id("<sort>"), task.vocab.id("<member>"), 5]))
+        >>> task.vocab.show(task.answer([7, 1, 2, task.vocab.id("<sort>"), task.vocab.id("<hint-member>"), 5]))
         '0 <eos>'
 
     When not to use it: with so few values that all of them are in every answer; then all replies are 1.
     """
 
-    mark = "<member>"
+    mark = "<hint-member>"
 
     def __init__(self, task: SeqTask, where: str = "answer"):
         super().__init__(task)
@@ -242,7 +242,7 @@ class ReversedAnswer(_Generic):
     """Write the answer backwards.
 
     Args:
-        task: with ``<backwards>`` in its vocabulary.
+        task: with ``<hint-backwards>`` in its vocabulary.
 
     Raises:
         UsageError: no such mark in the vocabulary.
@@ -250,13 +250,13 @@ class ReversedAnswer(_Generic):
     Example:
         >>> from trimtab.tasks import Sorting, WithSpecials
         >>> task = ReversedAnswer(WithSpecials(Sorting(vocab=10), MARKS))
-        >>> task.vocab.show(task.answer([7, 1, 2, task.vocab.id("<sort>"), task.vocab.id("<backwards>")]))
+        >>> task.vocab.show(task.answer([7, 1, 2, task.vocab.id("<sort>"), task.vocab.id("<hint-backwards>")]))
         '7 2 1 <eos>'
 
     When not to use it: as a simpler task; it is as hard as the one it is made of.
     """
 
-    mark = "<backwards>"
+    mark = "<hint-backwards>"
 
     def __init__(self, task: SeqTask):
         super().__init__(task)
@@ -275,7 +275,7 @@ class PromptCopy(_Generic):
     """Write the prompt again: a hint that has nothing to do with the task, for a control.
 
     Args:
-        task: with ``<again>`` in its vocabulary.
+        task: with ``<hint-again>`` in its vocabulary.
 
     Raises:
         UsageError: no such mark in the vocabulary.
@@ -283,13 +283,13 @@ class PromptCopy(_Generic):
     Example:
         >>> from trimtab.tasks import Sorting, WithSpecials
         >>> task = PromptCopy(WithSpecials(Sorting(vocab=10), MARKS))
-        >>> task.vocab.show(task.answer([7, 1, 2, task.vocab.id("<sort>"), task.vocab.id("<again>")]))
+        >>> task.vocab.show(task.answer([7, 1, 2, task.vocab.id("<sort>"), task.vocab.id("<hint-again>")]))
         '7 1 2 <sort> <eos>'
 
     When not to use it: as irrelevant to a task that itself copies.
     """
 
-    mark = "<again>"
+    mark = "<hint-again>"
 
     def __init__(self, task: SeqTask):
         super().__init__(task)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trimtab.core import UsageError, derive
 from trimtab.metrics.sequence import IGNORE
-from trimtab.tasks.base import Batch, SeqTask, cost
+from trimtab.tasks.base import Batch, LengthTask, cost
 
 
 class TaskMixture:
@@ -26,7 +26,8 @@ class TaskMixture:
         hints: hint task -> its rows for each main row, > 0; a batch of ``size`` main rows has round(share * size) of them. Order names the streams.
 
     Raises:
-        UsageError: main or a hint is no SeqTask, a share that is not > 0, or a hint with another vocabulary (the model would not be the same in every arm).
+        UsageError: main or a hint is no :class:`LengthTask`, a share that is not > 0, or a hint with another vocabulary (the model would not be the same in
+            every arm).
 
     Example:
         >>> from trimtab.tasks import Sorting, Successor
@@ -47,14 +48,14 @@ class TaskMixture:
         Improving Length-Generalization in Transformers via Task Hinting, 2023, arXiv 2310.00726.
     """
 
-    def __init__(self, main: SeqTask, hints: Mapping[SeqTask, float]):
-        if not isinstance(main, SeqTask):
-            raise UsageError(f"main must be a task of prompt and answer, a SeqTask, got {main!r}")
+    def __init__(self, main: LengthTask, hints: Mapping[LengthTask, float]):
+        if not isinstance(main, LengthTask):
+            raise UsageError(f"main must be a task with a vocabulary and lengths, such as a SeqTask, got {main!r}")
         if not isinstance(hints, Mapping):
             raise UsageError(f"hints must be a mapping of tasks to their shares, such as {{Successor(main): 0.5}}, got {hints!r}")
         for hint, share in hints.items():
-            if not isinstance(hint, SeqTask):
-                raise UsageError(f"hints must be tasks of prompt and answer, each a SeqTask, got {hint!r}")
+            if not isinstance(hint, LengthTask):
+                raise UsageError(f"hints must be tasks with a vocabulary and lengths, such as a SeqTask, got {hint!r}")
             if isinstance(share, bool) or not isinstance(share, Real) or not 0 < share < float("inf"):
                 raise UsageError(f"share of {hint.name} must be a finite number > 0, got {share!r}; leave the hint out for none")
             if hint.vocab != main.vocab:

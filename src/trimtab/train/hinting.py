@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from trimtab.optim import warmup_cosine
-from trimtab.tasks import SeqTask, TaskMixture
+from trimtab.tasks import LengthTask, TaskMixture
 from trimtab.train.fit import fit
 from trimtab.train.objective import NextToken, Objective
 from trimtab.train.run import Run
@@ -19,8 +19,8 @@ from trimtab.train.run import Run
 
 def fit_with_hints(
     model: torch.nn.Module,
-    main: SeqTask,
-    hints: Mapping[SeqTask, float] | None = None,
+    main: LengthTask,
+    hints: Mapping[Any, float] | None = None,
     *,
     folder: str | Path,
     steps: int,
