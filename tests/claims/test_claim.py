@@ -2,10 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.claims.toys import SOURCE
 from trimtab.claims import Claim, Size, claim_hash, load, load_file, slugs, superior
 from trimtab.core import UsageError
-
-SOURCE = Path(__file__).with_name("toy_claim.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -36,7 +35,7 @@ def test_what_decides_nothing_leaves_the_hash(old, new):
         ('"standard": 0.3', '"standard": 0.2'),
         ("steps=3", "steps=4"),
         ("seeds=2", "seeds=3"),
-        ("superior(\"exact@16\", \"hint\"", "not_worse(\"exact@16\", \"hint\""),
+        ('superior("exact@16", "hint"', 'not_worse("exact@16", "hint"'),
         ('Mastery("exact@8", 0.98)', 'Mastery("exact@8", 0.97)'),
         ('arms=("standard", "hint", "other")', 'arms=("standard", "other", "hint")'),
     ],
@@ -75,6 +74,11 @@ def test_a_claims_own_hash(toy):
     assert toy.hash("small") == claim_hash(SOURCE, "small")
     with pytest.raises(UsageError, match="did you mean 'small'"):
         toy.hash("smal")
+
+
+def test_a_full_size_that_is_not_made_yet_is_said_to_be(toy):
+    with pytest.raises(UsageError, match="unknown size 'full'; allowed: smoke, small; toy has no full size yet"):
+        toy.size("full")
 
 
 def test_size_is_frozen_and_its_settings_are_json():

@@ -158,12 +158,13 @@ def test_a_run_that_is_stopped_leaves_no_process_and_ends_in_the_same_record(toy
         while "step" not in said.readline():  # in the middle of a pair
             pass
         workers = children(parent.pid)
-        assert workers
+        below = [child for pid in workers for child in children(pid)]  # a slow measurement has a child of its own
+        assert workers and below
         parent.send_signal(how)
         out = parent.stdout.read()
     deadline = time.monotonic() + 10
-    while any(map(alive, workers)):
-        assert time.monotonic() < deadline, f"workers are still there: {[pid for pid in workers if alive(pid)]}"
+    while left := [pid for pid in (*workers, *below) if alive(pid)]:
+        assert time.monotonic() < deadline, f"of the workers {workers} and their children {below} are still there: {left}"
         time.sleep(0.02)
     if how == signal.SIGINT:
         assert parent.returncode == 130
@@ -220,7 +221,8 @@ def test_pairs_of_another_claim_file_settings_or_device_are_not_used(toy, altere
     here(altered(("level / 2", "level / 3")), tmp_path)
     assert len(list(tmp_path.glob("small-*/pairs"))) == 2  # a folder of its own for each
     run = run_folder(tmp_path, "small", toy.hash("small"))
-    for key, value in (("claim_hash", "0" * 64), ("settings", {"steps": 4}), ("size", "smoke"), ("seed", 3), ("origin", {"device": "cuda"})):
+    changes = {"claim_hash": "0" * 64, "settings": {"steps": 4}, "size": "smoke", "seed": 3, "origin": origin("cuda"), "metrics": {"exact@8": 1.0}}
+    for key, value in changes.items():
         path = run / "pairs" / "hint-seed1.json"
         write_json(path, read_json(path) | {key: value})
         events = []
@@ -419,17 +421,34 @@ def test_an_exit_in_a_measurement_in_this_process_is_its_pairs_failure(altered, 
     assert pairs(tmp_path) == ["other-seed0", "standard-seed0"]
 
 
-@pytest.mark.parametrize("change", [[], {"metrics": []}, {"origin": None}, {"wall_time": "long"}])
-def test_a_finished_run_of_the_wrong_form_is_damaged(toy, tmp_path, change):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ([], r"a finished run should be an object, is \[\]"),
+        ({"metrics": []}, "metrics should be metric -> number"),
+        ({"metrics": {"exact@8": "0.9"}}, "metrics should be metric -> number"),
+        ({"metrics": {"exact@8": 1e300}}, r"metrics should be metric -> number of at most 1e\+100"),
+        ({"origin": None}, "origin should be an object with version, commit"),
+        ({"origin": {"device": "cpu"}}, "origin should be an object with version, commit"),
+        ({"wall_time": "long"}, "wall_time should be a number of seconds, is 'long'"),
+        ({"curve": [1, 2]}, r"curve should be \[step, loss\] pairs"),
+        (None, "a finished run should be an object, is 'a folder'"),
+    ],
+)
+def test_a_finished_run_of_the_wrong_form_is_damaged(toy, tmp_path, change, message):
     here(toy, tmp_path, seeds=[0], arms=["hint"])
     (path,) = tmp_path.glob("*/pairs/*.json")
-    write_json(path, change if isinstance(change, list) else read_json(path) | change)
-    with pytest.raises(DamagedFile, match=r"hint-seed0.json should be a finished run with metrics, .* and is not; delete it"):
+    if change is None:
+        path.unlink()
+        path.mkdir()
+    else:
+        write_json(path, change if isinstance(change, list) else read_json(path) | change)
+    with pytest.raises(DamagedFile, match=f"hint-seed0.json should be a finished run and is not: {message}.*; delete it"):
         here(toy, tmp_path, seeds=[0], arms=["hint"])
 
 
 def test_a_record_has_thinned_curves_of_the_loss(altered, tmp_path):
-    toy = altered(("f'{{\"step\": {step}}}\\n'", "f'{{\"step\": {step}, \"loss\": {1 / step}}}\\n'"), ("Size(steps=3, seeds=2", "Size(steps=250, seeds=2"))
+    toy = altered(("f'{{\"step\": {step}}}\\n'", 'f\'{{"step": {step}, "loss": {1 / step}}}\\n\''), ("Size(steps=3, seeds=2", "Size(steps=250, seeds=2"))
     record = here(toy, tmp_path, seeds=[0], arms=["hint"])
     curve = record["curves"]["hint"]["0"]
     assert len(curve) == 84 and curve[-1] == [250, 1 / 250] and curve[0] == [1, 1.0] and curve == sorted(curve)

@@ -48,6 +48,20 @@ def test_verdicts(make, shift, verdict, note):
     assert (found["verdict"], found["note"]) == (verdict, note)
 
 
+@pytest.mark.parametrize(
+    ("shift", "note"),
+    [
+        (4.1, "no spread: the difference is the same on every seed"),  # but for rounding
+        (0.5, "right sign, too small; no spread: the difference is the same on every seed"),
+    ],
+)
+def test_an_interval_without_width_is_said_to_be_one(shift, note):
+    found = evaluate(over(), table(a=shifted(shift, noise=0), b=BASE))
+    assert found["interval"] == pytest.approx([shift, shift])
+    assert found["note"] == note
+    assert evaluate(over(), table(a=shifted(shift, noise=1e-6), b=BASE))["note"] in (None, "right sign, too small")
+
+
 def test_interval_is_the_paired_one():
     a = [12.1, 11.9, 13.5, 12.2, 12.4]
     found = evaluate(over(), table(a=a, b=BASE))

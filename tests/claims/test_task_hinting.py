@@ -1,5 +1,6 @@
 """What makes the comparison fair: the arms of a seed differ in their hint and in nothing else."""
 
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -11,12 +12,15 @@ from trimtab.tasks import Sorting
 
 CLAIM = load("task-hinting")
 SMOKE = CLAIM.size("smoke")
+VOCAB = Sorting(vocab=SMOKE.vocab).vocab
 
 
-@pytest.fixture
-def seen(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
     """Measure without training; returns (arm, seed) -> what fit was given, what was drawn for evaluation, and how much could be written."""
+    folder = tmp_path_factory.mktemp("run")
 
+    @cache
     def measure(arm, seed):
         found = {"draws": [], "room": []}
 
@@ -34,12 +38,12 @@ def seen(tmp_path, monkeypatch):
             found["room"].append(settings["max_new_tokens"] - ids.shape[1])
             return generate(self, ids, **settings)
 
-        with monkeypatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr(claim_file, "fit", fit)
             patch.setattr(Sorting, "batch", drawn)
             patch.setattr(claim_file.Transformer, "generate", written)
             patch.setattr(claim_file.TaskMixture, "cost", lambda self, *args, **kwargs: {"positions": 1, "supervised": 1})
-            found["values"] = CLAIM.measure(arm, seed, SMOKE, PairRun(tmp_path, lambda *_: None))
+            found["values"] = CLAIM.measure(arm, seed, SMOKE, PairRun(folder, lambda *_: None))
         return found
 
     return measure
@@ -107,3 +111,31 @@ def test_margins_are_one_token_in_twenty_and_five_times_decides():
     ]
     assert (CLAIM.mastery.metric, CLAIM.mastery.threshold) == ("exact@1x", 0.98)
     assert CLAIM.size("small").examples >= 2000
+
+
+def test_values_of_a_model_that_forgets_the_last_number(tmp_path, monkeypatch):
+    """It writes each list in order and without its largest number, and takes <eos> for the next token everywhere."""
+
+    class Forgetful(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weights = torch.nn.Parameter(torch.zeros(1000))
+
+        def forward(self, ids):
+            return torch.nn.functional.one_hot(torch.full_like(ids, VOCAB.eos), VOCAB.size).double()
+
+        def generate(self, ids, *, max_new_tokens, eos, pad):
+            return torch.cat([ids, ids[:, :-1].sort().values[:, :-1], torch.full((len(ids), 1), eos), torch.full((len(ids), 3), pad)], dim=1)
+
+    monkeypatch.setattr(claim_file, "fit", lambda *_, **__: SimpleNamespace(averaged=Forgetful()))
+    found = CLAIM.measure("standard", 0, SMOKE, PairRun(tmp_path, lambda *_: None))
+    # one of n numbers is missing, and the <eos> after the n numbers is the one token that is right
+    assert SMOKE.longest == 4
+    for name, numbers in (("1x", 4), ("5x", 20), ("10x", 40)):
+        expected = {"exact": 0, "edit": 1 - 1 / numbers, "token": 1 / (numbers + 1), "early": 1, "late": 0}
+        assert {metric: found[f"{metric}@{name}"] for metric in expected} == pytest.approx(expected), name
+    assert found["validation edit"] == pytest.approx(1 - (1 / 5 + 1 / 6 + 1 / 7 + 1 / 8) / 4)
+    # 64 rows of 4, 6, 8 or 10 tokens: n numbers, <sort>, n numbers, <eos>; 2, 3, 4 or 5 of them are supervised
+    assert (found["positions a step"], found["supervised tokens a step"]) == (64 * 7, 64 * 3.5)
+    # six operations for a weight and a position, of 1000 weights, 448 positions and 40 steps
+    assert found["training TFLOP"] == pytest.approx(6 * 1000 * 448 * 40 / 1e12)

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 
@@ -15,6 +16,8 @@ def measure(arm, seed, size, run):
     """Draw a few numbers."""
     trouble = dict(entry.split("=") for entry in os.environ.get("TOY_TROUBLE", "").split())
     kind = trouble.get(f"{arm}-{seed}") or trouble.get("all")
+    if kind == "slow":
+        subprocess.Popen(["sleep", "600"])  # its worker's end is to be its end
     with open(run.folder / "metrics.jsonl", "a") as curve:
         for step in range(1, size.steps + 1):
             curve.write(f'{{"step": {step}}}\n')

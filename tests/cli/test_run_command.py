@@ -142,17 +142,30 @@ def test_progress_tells_the_time_left_and_that_a_pair_is_tested(monkeypatch, cap
             tell({"event": "pair", "arm": arm, "seed": 0})
         capsys.readouterr()
         clock.now = 4.0
-        tell({"event": "step", "arm": "a", "seed": 0, "step": 1, "steps": 10, "values": {"loss": 2.0}})
+        tell({"event": "step", "arm": "a", "seed": 0, "step": 1, "steps": 1000, "values": {"loss": 2.0}})
         assert capsys.readouterr().err == ""  # no line more often than every five seconds
         clock.now = 600.0
-        tell({"event": "step", "arm": "a", "seed": 0, "step": 5, "steps": 10, "values": {"loss": 1.0}})
+        tell({"event": "step", "arm": "a", "seed": 0, "step": 500, "steps": 1000, "values": {"loss": 1.0}})
         # half a pair of three took ten minutes, so two and a half take fifty
-        assert capsys.readouterr().err == "1 of 4 finished, about 50 min left; a, seed 0: 5/10 loss 1\n"
-        tell({"event": "step", "arm": "a", "seed": 0, "step": 10, "steps": 10, "values": {"loss": 1.0}})
+        assert capsys.readouterr().err == "1 of 4 finished, about 50 min left; a, seed 0: 500/1000 loss 1\n"
+        tell({"event": "step", "arm": "a", "seed": 0, "step": 1000, "steps": 1000, "values": {"loss": 1.0}})
         assert capsys.readouterr().err == "a, seed 0: trained, testing\n"
         clock.now = 610.0
         tell({"event": "step", "arm": "b", "seed": 0, "step": 1, "steps": 10, "values": {}})
-        assert "a, seed 0: 10/10 testing; b, seed 0: 1/10\n" in capsys.readouterr().err
+        assert "a, seed 0: 1000/1000 testing; b, seed 0: 1/10\n" in capsys.readouterr().err
+
+
+def test_the_time_left_of_a_run_that_goes_on_follows_from_what_this_call_did(monkeypatch, capsys):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("trimtab.cli.progress.time.monotonic", lambda: clock.now)
+    with Progress("toy", 1) as tell:
+        tell({"event": "start", "pairs": 2, "finished": 0, "core_minutes": None, "folder": "here"})
+        tell({"event": "pair", "arm": "a", "seed": 0})
+        tell({"event": "step", "arm": "a", "seed": 0, "step": 800, "steps": 1000, "values": {}})
+        capsys.readouterr()
+        clock.now = 60.0
+        tell({"event": "step", "arm": "a", "seed": 0, "step": 900, "steps": 1000, "values": {}})
+    assert capsys.readouterr().err == "0 of 2 finished, about 11 min left; a, seed 0: 900/1000\n"
 
 
 @pytest.fixture

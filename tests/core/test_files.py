@@ -201,6 +201,15 @@ def test_temporary_names_differ_within_a_process(tmp_path):
     assert (tmp_path / "a").read_text() == "1"  # the outer block ends last
 
 
+def test_a_full_disk_does_not_keep_a_folder_from_being_held(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with locked(tmp_path), pytest.raises(FolderInUse, match=r"process \(unknown\)"), locked(tmp_path):
+        raise AssertionError("one process held the folder twice")
+
+
 def test_a_folder_that_is_a_file_or_forbidden_is_refused_in_words(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UsageError, match=r"folder must be one that can be made and written to, got .*file: it is a file; choose"), locked(tmp_path / "file"):

@@ -32,6 +32,17 @@ def test_refuses_nothing_and_a_level_in_per_cent():
         paired_t([1, 2], 95)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e308, -1e200])
+def test_refuses_what_has_no_mean_or_spread(value):
+    with pytest.raises(ValueError, match="finite and at most 2e\\+100 in size, got"):
+        paired_t([0.1, value, 0.2])
+
+
+def test_the_largest_values_have_an_interval():
+    mean, interval = paired_t([-2e100, 2e100, 1e100])
+    assert interval[0] < mean < interval[1] < float("inf")
+
+
 def five(draw):
     return lambda k: [draw(random.Random(f"{k} {i}")) for i in range(5)]
 

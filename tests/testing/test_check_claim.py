@@ -1,29 +1,18 @@
 import random
-from pathlib import Path
+from functools import partial
 
 import pytest
 
-from trimtab.claims import load_file
+from tests.claims.toys import altered_toy
 from trimtab.testing import CheckFailed, check_claim
 
-SOURCE = Path(__file__).parents[1].joinpath("claims", "toy_claim.py").read_text(encoding="utf-8")
-GOOD = SOURCE.replace("seeds=2, core_minutes=12", "seeds=5, core_minutes=12")
 PAPER = "the paper's values are of measured arms and metrics"
 START = '    draw = random.Random(f"{arm} {seed}")\n'
 
 
 @pytest.fixture
 def toy(tmp_path):
-    def make(*replacements):
-        text = GOOD
-        for old, new in replacements:
-            assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times"
-            text = text.replace(old, new)
-        path = tmp_path / f"toy_{len(list(tmp_path.glob('toy_*.py')))}.py"
-        path.write_text(text, encoding="utf-8")
-        return load_file(path)
-
-    return make
+    return partial(altered_toy, tmp_path, ("seeds=2, core_minutes=12", "seeds=5, core_minutes=12"))
 
 
 def test_a_good_claim_passes_and_leaves_the_random_state(toy):

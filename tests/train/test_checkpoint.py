@@ -1,5 +1,6 @@
 import json
 import math
+import zlib
 
 import pytest
 import torch
@@ -9,8 +10,8 @@ from torch import nn
 
 from tests.train.toys import made
 from trimtab.core import DamagedFile, UsageError
-from trimtab.train import NotWritten
-from trimtab.train.checkpoint import export, flatten, newest, prune, read_tree, save, unflatten, write_tree
+from trimtab.train import NotWritten, checkpoint
+from trimtab.train.checkpoint import export, flatten, load, newest, prune, read_tree, save, unflatten, write_tree
 
 TREES = [
     {},
@@ -21,6 +22,7 @@ TREES = [
     {0: torch.zeros(2), (1, 2): "tuple as key", None: 1, "$tensor": "not one", "x": {"$float": 1}},
     {"a/b": torch.zeros(1), "a": {"b": torch.ones(1)}},
     {"big": 2**70, "best": math.inf, "worst": -math.inf, "third": 1 / 3},
+    {"one": torch.arange(20.0).view(4, 5)[2:3, 1:4:3], "other": torch.empty_strided((1,), (7,)).fill_(3)},  # of odd strides
     {"empty": torch.zeros(0, 3), "other": torch.zeros(0, 3)},
     {dtype: torch.ones(3).to(getattr(torch, dtype)) for dtype in ("float64", "float16", "bfloat16", "int8", "bool", "complex64", "uint8")},
 ]
@@ -94,6 +96,39 @@ def test_safetensors_of_another_kind_is_damaged(tmp_path):
         read_tree(tmp_path / "a")
 
 
+def test_memory_that_runs_out_is_no_damage(tmp_path, monkeypatch):
+    save(tmp_path, 1, {"step": 1})
+    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")):
+
+        def full(*_, error=error, **__):
+            raise error
+
+        monkeypatch.setattr(checkpoint, "safe_open", full)
+        with pytest.raises(type(error)):
+            newest(tmp_path)
+
+
+@pytest.mark.parametrize("tree", [[1], {}, {"step": "text"}, {"step": None}, {"step": 2}])
+def test_a_whole_file_that_is_no_checkpoint_of_its_step_is_damaged(tmp_path, tree):
+    write_tree(tmp_path / "checkpoint-000000003.safetensors", tree)
+    with pytest.raises(DamagedFile, match="should be the checkpoint of the step in its name"):
+        newest(tmp_path)
+
+
+def test_json_that_is_nested_too_deeply_is_damaged(tmp_path):
+    text = "[" * 200_000
+    save_file({}, tmp_path / "a", {"trimtab": f"{zlib.crc32(text.encode()):08x} {text}"})
+    with pytest.raises(DamagedFile, match="RecursionError"):
+        read_tree(tmp_path / "a")
+
+
+def test_a_folder_with_the_name_of_a_checkpoint_is_none(tmp_path):
+    (tmp_path / "checkpoint-000000010.safetensors").mkdir()
+    assert newest(tmp_path) is None
+    save(tmp_path, 3, {"step": 3})
+    assert newest(tmp_path) == {"step": 3}
+
+
 def test_every_flipped_bit_and_every_cut_is_seen(tmp_path):
     path = tmp_path / "a"
     write_tree(path, {"a": torch.tensor([1, 2], dtype=torch.int8), "b": "c"})
@@ -145,3 +180,39 @@ def test_an_export_is_read_by_safetensors_own_loader(tmp_path):
 def test_an_export_that_fails_names_the_file(tmp_path):
     with pytest.raises(NotWritten, match=r"could not write .*missing/model.safetensors: .*No such file"):
         export(tmp_path / "missing" / "model.safetensors", nn.Linear(1, 1))
+
+
+class Views(nn.Module):
+    """Buffers that share memory in part, tied weights, and state that is no tensor."""
+
+    def __init__(self, value=0.0):
+        super().__init__()
+        base = torch.full((6,), value)
+        self.register_buffer("left", base[:4])
+        self.register_buffer("right", base[2:])
+        self.one, self.two, self.told = nn.Linear(2, 2), nn.Linear(2, 2), []
+        self.two.weight = self.one.weight
+
+    def get_extra_state(self):
+        return {"text": "mine"}
+
+    def set_extra_state(self, state):
+        self.told.append(state)
+
+
+def test_an_export_is_read_back_whatever_the_model_is_made_of(tmp_path):
+    export(path := tmp_path / "model.safetensors", model := Views(2.0))
+    load(path, other := Views())
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in model.state_dict().items() if name != "_extra_state")
+    assert other.told == [{"text": "mine"}] and other.two.weight is other.one.weight
+
+
+def test_an_export_of_another_model_or_a_damaged_one_is_refused(tmp_path):
+    export(path := tmp_path / "model.safetensors", nn.Linear(2, 3))
+    with pytest.raises(DamagedFile, match=r"should have the weights of this Linear and has not: it differs in bias"):
+        load(path, nn.Linear(2, 3, bias=False))
+    with pytest.raises(DamagedFile, match="it has other shapes of weight"):
+        load(path, nn.Linear(4, 3))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DamagedFile, match=r"has not: .*restore it from a copy"):
+        load(path, nn.Linear(2, 3))

@@ -304,6 +304,20 @@ def test_one_process_at_a_time(tmp_path):
         ({"objective": None}, "objective must be a callable object"),
         ({"source": Source}, "source must be an object, and no class, got <class"),
         ({"folder": "a\udcff"}, "folder must be a path in UTF-8"),
+        ({"folder": None}, "folder must be a path in UTF-8, .* got None"),
+        ({"model": Plain}, "model must be a torch.nn.Module, got <class"),
+        ({"clip": "1"}, "clip must be a finite number > 0, or None, got '1'"),
+        ({"average": "0.9"}, "average must lie between 0 and 1, got '0.9'"),
+        ({"weight_decay": -0.1}, "weight_decay must be >= 0 and finite, got -0.1"),
+        ({"weight_decay": math.inf}, "weight_decay must be >= 0 and finite, got inf"),
+        ({"weight_decay": None}, "weight_decay must be >= 0 and finite, got None"),
+        ({"lr": "0.1"}, "lr must be a finite number >= 0, got '0.1'"),
+        ({"schedule": 0.5}, "schedule must be a callable of the step, or None, got 0.5"),
+        ({"evaluate": 1, "evaluate_every": 2}, "evaluate must be a callable of the model, or None, got 1"),
+        ({"hooks": print}, "hooks must be a sequence of callables, got <built-in"),
+        ({"hooks": [None]}, r"hooks must be a sequence of callables, got \[None\]"),
+        ({"progress": True}, "progress must be a callable of .step, steps, line., or None, got True"),
+        ({"batch_size": True}, "batch_size must be an int >= 1"),
         ({"lr": -1.0}, "lr must be a finite number >= 0, got -1.0"),
         ({"lr": math.nan}, "lr must be a finite number >= 0, got nan"),
         ({"seed": -1}, "seed must be an int >= 0, got -1"),
@@ -326,7 +340,7 @@ def test_one_process_at_a_time(tmp_path):
 )
 def test_arguments_that_are_not_allowed(tmp_path, change, message):
     with pytest.raises(UsageError, match=message):
-        fit(made(Plain), **{"objective": NextToken(), "folder": tmp_path, **DATA, **change})
+        fit(**{"model": made(Plain), "objective": NextToken(), "folder": tmp_path, **DATA, **change})
     assert not any(tmp_path.iterdir())
 
 
@@ -359,6 +373,26 @@ def test_a_run_that_failed_before_its_first_step_does_not_keep_its_folder(tmp_pa
     assert fit(made(Plain), NextToken(), folder=tmp_path, **DATA).steps == 8
 
 
+class Rows:
+    """A source as users write it: no repr, a setting, and a counter that is none."""
+
+    def __init__(self, size):
+        self.size, self._calls = size, 0
+
+    def batch(self, seed, step, size):
+        self._calls += 1
+        return Source().batch(seed, step, self.size)
+
+
+def test_objects_without_a_repr_are_told_apart_by_their_settings(tmp_path):
+    own, settings = Rows(3), {**DATA, "batch_size": 3}
+    for source in (own, own, Rows(3)):
+        assert fit(made(Plain), NextToken(), folder=tmp_path, **{**settings, "source": source}).steps == 8
+    assert own._calls == 8
+    with pytest.raises(UsageError, match=r"other settings: source.size is 3 there and 4 here\. Call"):
+        fit(made(Plain), NextToken(), folder=tmp_path, **{**settings, "source": Rows(4)})
+
+
 def test_a_hook_without_state_may_come_and_go(tmp_path):
     fit(made(Plain), NextToken(), folder=tmp_path, hooks=[lambda moment: None], **DATA)
     assert fit(made(Plain), NextToken(), folder=tmp_path, **DATA).steps == 8
@@ -374,7 +408,7 @@ def test_weights_that_a_step_has_spoilt_are_not_saved(tmp_path, last):
     settings = {**DATA, "checkpoint_every": last}
     with pytest.raises(NonFiniteLoss, match=rf"after step {last} the weight 0.weight is not finite.*source.batch\(0, {last - 1}, 4\).*lower rate"):
         fit(made(Plain), NextToken(), folder=tmp_path, hooks=[spoil], **settings)
-    assert not list(tmp_path.glob("*.safetensors"))
+    assert [path.name for path in tmp_path.glob("*.safetensors")] == (["checkpoint-000000007.safetensors"] if last == 8 else [])
 
 
 @pytest.mark.parametrize("crashes", [False, True])

@@ -107,6 +107,32 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, caplog):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+class Breaks:
+    """An evaluation, or a hook, that fails at the nth call."""
+
+    def __init__(self, at, inner):
+        self.calls, self.at, self.inner = 0, at, inner
+
+    def __call__(self, given):
+        self.calls += 1
+        return self.inner(given) if self.calls < self.at else 1 / 0
+
+    def __repr__(self):
+        return "<function accuracy>"  # it is mended under its name
+
+
+def test_a_failure_after_the_last_step_costs_that_step_alone(tmp_path, whole):
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path / "a", At(), checkpoint_every=100, evaluate=Breaks(3, toys.accuracy))  # evaluated after steps 5, 10 and 12
+    assert checkpoint.newest(tmp_path / "a")["step"] == 11
+    run(tmp_path / "a", At(), checkpoint_every=100)
+    assert contents(tmp_path / "a") == whole
+    small = partial(fit, objective=NextToken(), source=toys.Source(), folder=tmp_path / "b", steps=4, batch_size=2, progress=lambda *_: None)
+    with pytest.raises(ZeroDivisionError):
+        small(made(Plain), hooks=[Breaks(4, id)])
+    assert checkpoint.newest(tmp_path / "b")["step"] == 3
+
+
 def test_a_second_ctrl_c_stops_at_once(tmp_path):
     def twice():
         press()

@@ -41,8 +41,9 @@ def test_what_is_not_finite_is_null_and_a_cut_last_line_is_left_out(tmp_path):
 
 
 class Thing:
-    def __init__(self, inner=None):
-        self.inner = inner
+    def __init__(self, inner=None, **others):
+        self.inner = [inner]
+        vars(self).update(others)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,10 @@ def test_describe(value, expected):
 
 def test_describe_has_no_addresses_and_no_pages():
     assert describe(Thing()) == describe(Thing()) == f"<{__name__}.Thing object>"
+    assert describe(Thing(_calls=3, model=nn.Identity())) == describe(Thing())  # neither state nor pages
+    assert describe(Thing(best=0.5, state_dict=dict)) == describe(Thing())  # what moves in a run is in its checkpoints
+    expected = {"class": f"<{__name__}.Thing object>", "rate": 0.5, "sizes": [1, [None, "a"]]}
+    assert describe(Thing(rate=0.5, sizes=(1, (None, "a")), mixed=(1, print))) == expected
     big, bigger = (nn.ModuleList(nn.Linear(2, 2) for _ in range(n)) for n in (100, 101))
     wide = [describe(nn.Sequential(*(nn.Linear(i + n, 2) for i in range(60)))) for n in (1, 2)]
     assert max(map(len, wide)) < 300 and wide[0] != wide[1]
@@ -76,6 +81,12 @@ def test_a_model_is_told_by_names_shapes_and_types():
     assert len({describe_model(model) for model in models}) == 5
     assert describe_model(nn.Linear(2, 3)) == describe_model(models[0])
     assert describe_model(models[0]).startswith("Linear with 9 parameters")
+    assert describe_model(nn.Dropout(0.1)) != describe_model(nn.Dropout(0.2))  # which no tensor shows
+    other = nn.Linear(2, 3)
+    other.settings = {"heads": 2}
+    assert describe_model(other) != describe_model(models[0])
+    other.settings, before = {"heads": 4}, describe_model(other)
+    assert describe_model(other) != before
 
 
 def test_an_optimizer_is_told_by_what_it_does_not_how():
@@ -92,11 +103,18 @@ def test_an_optimizer_is_told_by_what_it_does_not_how():
     assert describe_optimizer(optimizer) == before
 
 
-@pytest.mark.parametrize("seconds", ["null", '"soon"', "[1]"])
+@pytest.mark.parametrize("seconds", ["null", '"soon"', "[1]", "1e999"])
 def test_a_line_without_its_seconds_is_damaged(tmp_path, seconds):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "seconds": ' + seconds + "}\n")
     with pytest.raises(DamagedFile, match=r"line 1 of .*metrics.jsonl should have the run's seconds, a number, and has"):
         Metrics(tmp_path / "metrics.jsonl", 1)
+
+
+@pytest.mark.parametrize("line", ["[]", "3", "\x00", "[" * 200_000, '{"a": '])
+def test_a_line_that_is_no_object_is_damaged(tmp_path, line):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "seconds": 1}\n' + line + "\n")
+    with pytest.raises(DamagedFile, match=r"line 2 of .*metrics.jsonl should be a JSON object and is not"):
+        Run(tmp_path, nn.Identity(), 2).metrics()
 
 
 def test_a_disk_that_is_full_is_reported_once_and_in_words(tmp_path):

@@ -185,7 +185,8 @@ class Claim:
     def size(self, name: str) -> Size:
         """One of its sizes; an unknown name raises UsageError with the nearest one."""
         if name not in self.sizes:
-            raise unknown("size", name, self.sizes)
+            error = unknown("size", name, self.sizes)
+            raise UsageError(f"{error}; {self.slug} has no full size yet") if name == "full" else error
         return self.sizes[name]
 
     def check_arm(self, name: str) -> str:

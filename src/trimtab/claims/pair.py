@@ -14,10 +14,11 @@ from typing import Any
 
 import trimtab
 from trimtab.claims.claim import Claim, PairRun
+from trimtab.claims.intervals import LARGEST
+from trimtab.claims.schema import pair_problems
 from trimtab.core import DamagedFile, TrimtabError, read_json, write_json
 
 _KEPT = {".jsonl", ".png", ".svg"}  # of a finished pair's folder: curves and figures
-_LARGEST = 1e100  # the squares of larger numbers are infinite
 _POINTS = 100  # of a curve in a record
 
 
@@ -53,8 +54,8 @@ def finite(metrics: Any) -> dict[str, float]:
             raise TrimtabError(f"the metric {name!r} must be a number, got {value!r}") from error
         if not math.isfinite(plain[name]):
             raise TrimtabError(f"the metric {name!r} must be finite, got {plain[name]}; did the training diverge, or was a mean taken over nothing?")
-        if abs(plain[name]) > _LARGEST:
-            raise TrimtabError(f"the metric {name!r} must be at most {_LARGEST:g} in size, got {plain[name]}; give its logarithm")
+        if abs(plain[name]) > LARGEST:
+            raise TrimtabError(f"the metric {name!r} must be at most {LARGEST:g} in size, got {plain[name]}; give its logarithm")
     return plain
 
 
@@ -177,7 +178,7 @@ def run_pair(
 
 
 def read_pair(claim: Claim, size: str, arm: str, seed: int, *, folder: Path, claim_hash: str, device: str = "cpu") -> dict[str, Any] | None:
-    """A finished pair; None where there is none, or one of another claim file, size, device or settings.
+    """A finished pair; None where there is none, or one of another claim file, size, device or settings, or without a metric that is needed.
 
     Raises:
         DamagedFile: its file is not JSON, or not that of a pair.
@@ -185,12 +186,11 @@ def read_pair(claim: Claim, size: str, arm: str, seed: int, *, folder: Path, cla
     path = folder / "pairs" / f"{pair_name(arm, seed)}.json"
     if not path.exists():
         return None
-    pair = read_json(path)
-    parts = {"metrics": dict, "origin": dict, "wall_time": int | float, "core_minutes": int | float}
-    if not isinstance(pair, dict) or any(not isinstance(pair.get(name), kind) for name, kind in parts.items()):
-        raise DamagedFile(f"{path} should be a finished run with {', '.join(parts)} and is not; delete it, and the run is made again")
+    pair: Any = "a folder" if path.is_dir() else read_json(path)
+    if wrong := pair_problems(pair):
+        raise DamagedFile(f"{path} should be a finished run and is not: {'; '.join(wrong[:3])}; delete it, and the run is made again")
     due = {"slug": claim.slug, "size": size, "claim_hash": claim_hash, "settings": claim.size(size).settings, "arm": arm, "seed": seed}
-    good = all(pair.get(key) == value for key, value in due.items()) and pair["origin"].get("device") == device
+    good = all(pair[key] == value for key, value in due.items()) and pair["origin"]["device"] == device and not claim.lacks(arm, pair["metrics"])
     return pair if good else None
 
 
@@ -204,5 +204,3 @@ def log_path(folder: Path, arm: str, seed: int) -> Path:
     path = folder / "logs" / f"{pair_name(arm, seed)}.log"
     path.parent.mkdir(exist_ok=True)
     return path
-
-

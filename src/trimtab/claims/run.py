@@ -115,7 +115,8 @@ class _Worker:
         self.pair: Pair | None = None
         self._say(request)
         threading.Thread(target=self._pass_on, args=(heard,), daemon=True).start()
-        threading.Thread(target=self._bury, daemon=True).start()
+        self._burial = threading.Thread(target=self._bury, daemon=True)
+        self._burial.start()
 
     def _bury(self) -> None:
         """When it has ended, end what it left running, which would hold the pipe open and go on using the machine."""
@@ -151,11 +152,11 @@ class _Worker:
         """End it, at once and whatever it is at, for its files are written whole or not at all; its exit code."""
         with suppress(BrokenPipeError):
             self._stdin.close()
-        try:
-            return self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
+        self._burial.join(timeout=5)
+        if self._burial.is_alive():
             self._process.kill()
-            return self._process.wait()
+            self._burial.join()
+        return self._process.wait()
 
 
 def _obituary(code: int) -> str:

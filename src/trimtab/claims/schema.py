@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from trimtab.claims.intervals import LARGEST
 from trimtab.claims.statements import claim_verdict, judge
 
 Check = Callable[[Any], bool]
@@ -51,6 +52,10 @@ def _shape(**checks: Check) -> Check:
 
 def _interval(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(map(_number, value)) and value[0] <= value[1]
+
+
+def _curve(value: Any) -> bool:
+    return _list(lambda point: _list(_number)(point) and len(point) == 2)(value)
 
 
 def _different(check: Check) -> Check:
@@ -117,8 +122,16 @@ RECORD: Fields = {
     "seconds": (_dict(_dict(_number)), "arm -> seed -> number"),
 }
 
-_OPTIONAL: Fields = {  # records from before there were curves stay valid
-    "curves": (_dict(_dict(_list(lambda point: _list(_number)(point) and len(point) == 2))), "arm -> seed -> [step, loss] pairs"),
+# records and pairs from before there were curves stay valid
+_CURVES: Fields = {"curves": (_dict(_dict(_curve)), "arm -> seed -> [step, loss] pairs")}
+_CURVE: Fields = {"curve": (_curve, "[step, loss] pairs")}
+_ORIGIN = ("version", "commit", "dirty", "libraries", "device", "threads", "machine")
+PAIR: Fields = {
+    **{name: RECORD[name] for name in ("slug", "size", "claim_hash", "settings", "wall_time", "core_minutes")},
+    "arm": (_text, "a text"),
+    "seed": (_whole, "a whole number"),
+    "metrics": (_dict(lambda value: _number(value) and abs(value) <= LARGEST), f"metric -> number of at most {LARGEST:g} in size"),
+    "origin": (_shape(**{name: RECORD[name][0] for name in _ORIGIN}), f"an object with {', '.join(_ORIGIN)}"),
 }
 _SUPERSEDED: Fields = {"superseded": (lambda value: value is True, "true"), "superseded_reason": (_text, "a text")}
 
@@ -149,6 +162,18 @@ def _unsafe(value: Any, where: str = "") -> Iterator[str]:
             yield from _unsafe(item, f"{where}.{key}" if where else str(key))
 
 
+def pair_problems(pair: Any) -> list[str]:
+    """What is wrong with the file of a finished pair, in words.
+
+    Example:
+        >>> pair_problems([])
+        ['a finished run should be an object, is []']
+    """
+    if not isinstance(pair, dict):
+        return [f"a finished run should be an object, is {_show(pair)}"]
+    return [*_wrong(pair, {**PAIR, **(_CURVE if "curve" in pair else {})}), *_unsafe(pair)]
+
+
 def problems(record: Any) -> list[str]:
     """What is wrong with a record, in words; nothing for a good one.
 
@@ -160,7 +185,7 @@ def problems(record: Any) -> list[str]:
     """
     if not isinstance(record, dict):
         return [f"a record should be an object, is {_show(record)}"]
-    fields = {**RECORD, **(_OPTIONAL if "curves" in record else {}), **(_SUPERSEDED if "superseded" in record else {})}
+    fields = {**RECORD, **(_CURVES if "curves" in record else {}), **(_SUPERSEDED if "superseded" in record else {})}
     found = [*_wrong(record, fields), *_unsafe(record)]
     statements: Any = record.get("statements")
     if isinstance(statements, list):
@@ -171,7 +196,12 @@ def problems(record: Any) -> list[str]:
     if record["measured"].keys() != set(record["arms"]) or any(rows.keys() != seeds for rows in record["measured"].values()):
         found.append("measured should have every arm with every seed and no other")
     for k, entry in enumerate(statements):
-        follows = judge(entry["kind"], entry["interval"], entry["margin"]) if entry["interval"] else None
+        interval, estimate = entry["interval"], entry["estimate"]
+        if interval and not (estimate is not None and interval[0] <= estimate <= interval[1]):
+            found.append(f"statements[{k}].estimate should lie in its interval {interval}, is {estimate}")
+        if strange := entry["per_seed"].keys() - seeds:
+            found.append(f"statements[{k}].per_seed should be of the record's seeds, has {_show(min(strange))}")
+        follows = judge(entry["kind"], interval, entry["margin"]) if interval else None
         if entry["verdict"] in ("reproduced", "contradicted") and entry["verdict"] != follows:
             found.append(f"statements[{k}].verdict should be {follows!r} by its interval and margin, is {entry['verdict']!r}")
     due = claim_verdict([entry for entry in statements if entry["primary"]]) if record["size"] != "smoke" and len(seeds) > 1 else None

@@ -3,6 +3,7 @@
 A statement is one contrast between two arms. Its estimate is the advantage of its arm: above zero is better, also where lower values of the metric are better.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -357,9 +358,11 @@ def evaluate(
         return entry | {"verdict": "undecided", "note": edge}
     verdict = judge(statement.kind, interval, statement.margin)
     _, wider = paired_t(differences, adjusted)
+    small = verdict == "contradicted" and statement.kind in ("superior", "trend") and estimate > 0
+    notes = ["right sign, too small"] * small + ["no spread: the difference is the same on every seed"] * math.isclose(*interval, rel_tol=1e-12, abs_tol=1e-12)
     return entry | {
         "verdict": verdict,
-        "note": "right sign, too small" if verdict == "contradicted" and statement.kind in ("superior", "trend") and estimate > 0 else None,
+        "note": "; ".join(notes) or None,
         "holds_at_adjusted_level": wider is not None and judge(statement.kind, wider, statement.margin) == "reproduced",
     }
 

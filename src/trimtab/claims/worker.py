@@ -1,7 +1,7 @@
-"""The worker process of a claim: ``python -m trimtab.claims.worker``, started by :mod:`trimtab.claims.run` and by nothing else.
+"""The worker process of a claim, started by :mod:`trimtab.claims.run` in a session of its own, and by nothing else.
 
 Lines of JSON on the standard input say what to run, lines of JSON on the standard output what happened. What a measurement prints goes to its pair's log.
-The input's end means that the parent has gone, and ends the process wherever it is.
+The input's end means that the parent has gone, and ends the process wherever it is, with all that a measurement left running.
 """
 
 import faulthandler
@@ -29,7 +29,7 @@ _EVERY = 0.2  # seconds between two progress lines: enough for a moving bar, no 
 def _listen(stream: IO[str], inbox: "queue.SimpleQueue[dict[str, Any]]") -> None:
     for line in stream:
         inbox.put(json.loads(line))
-    os._exit(0)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _claim(request: Mapping[str, Any]) -> Claim:
@@ -84,7 +84,3 @@ def _serve() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         send(**message)
-
-
-if __name__ == "__main__":
-    serve()

@@ -19,7 +19,8 @@ class Progress:
 
     def __init__(self, title: str, workers: int):
         self.title, self.workers = title, workers
-        self.pairs = self.finished = self.before = 0
+        self.pairs = self.finished = 0
+        self.before = 0.0  # pairs, and parts of pairs, that were done before this call
         self.running: dict[tuple[str, int], tuple[int, int, dict[str, float]]] = {}
         self.began = self.last = time.monotonic()
         self.bars: Any = None
@@ -63,6 +64,8 @@ class Progress:
 
     def _step(self, event: dict[str, Any]) -> None:
         key = event["arm"], event["seed"]
+        if not self.running[key][1]:  # its first word: what was done up to here may be an earlier call's, and says nothing of the speed of this one
+            self.before += event["step"] / event["steps"]
         self.running[key] = event["step"], event["steps"], event["values"]
         if event["step"] == event["steps"] and not self.bars:
             self._say(f"{event['arm']}, seed {event['seed']}: trained, testing")

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,7 @@ def locked(folder: str | Path) -> Iterator[None]:
         except BlockingIOError:
             handle.seek(0)
             raise FolderInUse(f"{folder} is in use by process {handle.read().strip() or '(unknown)'}; wait for it, or choose another folder") from None
-        handle.truncate(0)
-        handle.write(str(os.getpid()))
-        handle.flush()
+        with suppress(OSError):  # a full disk: who holds it is told to people, the lock itself needs no space
+            os.ftruncate(handle.fileno(), 0)
+            os.write(handle.fileno(), str(os.getpid()).encode())
         yield

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
 
+LARGEST = 1e100  # of a value: the squares of much larger ones are infinite
+
 
 def paired_t(differences: Sequence[float], level: float = 0.95) -> tuple[float, tuple[float, float] | None]:
     r"""Mean of the differences of pairs, with a two-sided Student interval.
@@ -14,14 +16,14 @@ def paired_t(differences: Sequence[float], level: float = 0.95) -> tuple[float, 
     .. math:: \bar d \pm t_{n-1,\,(1+\text{level})/2}\; s_d / \sqrt n
 
     Args:
-        differences: one for each unit of replication (a seed), at least one, finite.
+        differences: one for each unit of replication (a seed), at least one, finite and no larger than 2e100.
         level: nominal coverage, in (0, 1).
 
     Returns:
         The mean, and the interval's ends; None in their place for a single unit, which says nothing about spread.
 
     Raises:
-        ValueError: there is no difference to average, or the level is not in (0, 1).
+        ValueError: there is no difference to average, one is infinite, NaN or too large, or the level is not in (0, 1).
 
     Example:
         >>> mean, (low, high) = paired_t([0.1, 0.2, 0.3])
@@ -36,6 +38,8 @@ def paired_t(differences: Sequence[float], level: float = 0.95) -> tuple[float, 
 
     if not differences:
         raise ValueError("differences must hold at least one value, got none")
+    if wrong := [d for d in differences if not abs(d) <= 2 * LARGEST]:  # NaN too
+        raise ValueError(f"differences must be finite and at most {2 * LARGEST:g} in size, got {wrong[0]}; compare logarithms of larger values")
     if not 0 < level < 1:
         raise ValueError(f"level must be in (0, 1), got {level}; 0.95 is usual")
     n, mean = len(differences), fmean(differences)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any
 
 import torch
@@ -40,8 +41,8 @@ class WeightAverage:
     """
 
     def __init__(self, decay: float):
-        if not 0 < decay < 1:
-            raise UsageError(f"average must lie between 0 and 1, got {decay}; 0.999 averages about a thousand steps, None none")
+        if not (isinstance(decay, Real) and 0 < decay < 1):
+            raise UsageError(f"average must lie between 0 and 1, got {decay!r}; 0.999 averages about a thousand steps, None none")
         self.decay, self.steps, self.values = decay, 0, {}
 
     def update(self, model: nn.Module) -> None:

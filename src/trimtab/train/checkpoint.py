@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from trimtab.core import DamagedFile, TrimtabError, UsageError, replacing
@@ -101,8 +101,14 @@ def unflatten(tensors: Mapping[str, Tensor], rest: Any) -> Any:
 def _checksum(tensors: Mapping[str, Tensor], text: str) -> int:
     value = zlib.crc32(text.encode())
     for name in sorted(tensors):
-        value = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, value)
+        value = zlib.crc32(raw(tensors[name]), value)
     return value
+
+
+def raw(value: Tensor) -> memoryview:
+    """The bytes of a tensor, in order."""
+    flat = value.detach().cpu().contiguous()
+    return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8).numpy().data  # a single element counts as contiguous whatever its strides
 
 
 def write_tree(path: Path, tree: Any) -> None:
@@ -127,7 +133,7 @@ def read_tree(path: Path) -> Any:
         if int(checksum, 16) != _checksum(tensors, text):
             raise ValueError("its checksum does not fit its content")
         return unflatten(tensors, json.loads(text))
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:  # no RuntimeError: memory that runs out is no damage
         raise DamagedFile(f"{path} should be a checkpoint of trimtab and is not a whole one: {type(error).__name__}: {error}") from error
 
 
@@ -190,6 +196,25 @@ def export(path: Path, model: nn.Module) -> None:
     tensors, _ = flatten({name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)})
     with explaining(path), replacing(path) as temporary:
         save_file(tensors, temporary, {"format": "pt"})
+
+
+def load(path: Path, model: nn.Module) -> None:
+    """Read into a model what :func:`export` wrote of it; what is no tensor stays as the model has it.
+
+    Raises:
+        DamagedFile: it is not whole, or of another model.
+    """
+    own = model.state_dict()
+    expected, _ = flatten({name: value for name, value in own.items() if isinstance(value, Tensor)})
+    try:
+        found = load_file(path)
+        if found.keys() != expected.keys():
+            raise ValueError(f"it differs in {', '.join(sorted(found.keys() ^ expected.keys()))}")
+        if wrong := [name for name, value in found.items() if value.shape != expected[name].shape]:
+            raise ValueError(f"it has other shapes of {', '.join(wrong)}")
+    except (SafetensorError, ValueError) as error:
+        raise DamagedFile(f"{path} should have the weights of this {type(model).__name__} and has not: {error}; restore it from a copy") from error
+    model.load_state_dict({**own, **found})
 
 
 @contextmanager

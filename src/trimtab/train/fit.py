@@ -5,9 +5,10 @@ function of the seed and the step, so a run that was interrupted goes on from it
 """
 
 import math
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from trimtab.train import checkpoint
 from trimtab.train.average import WeightAverage
 from trimtab.train.batches import NO_PROMISE, Batches, seed_global
 from trimtab.train.objective import Objective, Sums
+from trimtab.train.restoring import evaluating, own_random_state, own_rates
 from trimtab.train.run import Metrics, Run, describe, describe_model, describe_optimizer, enter
 from trimtab.train.terminal import Progress, ctrl_c, log
 
@@ -103,7 +105,8 @@ def fit(
         evaluate_every: steps between evaluations; the last step always has one, None only that.
         hooks: called with a :class:`Moment` after each step. A hook with ``state_dict`` and ``load_state_dict`` (tensors and plain values) is in the
             checkpoints; one that changes the model also has ``restore(model, optimizer, state)``, which does so again before weights are loaded.
-        checkpoint_every: steps between checkpoints; None is about once a minute. Two are kept, and one of a finished run.
+        checkpoint_every: steps between checkpoints; None is about once a minute. Before the last step there is one where an evaluation or a hook
+            follows, which may fail. Two are kept, and one of a finished run.
         log_every: steps between lines of metrics, each the mean since the one before; None is a hundredth of the run, at most 100.
         autocast: ``torch.bfloat16`` runs the objective under autocast; None leaves types alone.
         device: where to move the model, and the batches; None is where the model is.
@@ -113,7 +116,8 @@ def fit(
         The :class:`Run`: folder, model, averaged model, metrics.
 
     Raises:
-        UsageError: an argument is not allowed, or the folder holds a run of other settings (objects are compared by their repr, functions by name).
+        UsageError: an argument is not allowed, or the folder holds a run of other settings (objects are compared by their repr, those of a class without
+            one by their plain attributes, functions by name).
         NonFiniteLoss: with the step, the batch and what to try; also for weights that are no longer finite, which are not saved.
         FolderInUse: another process trains in the folder.
         DamagedFile: no checkpoint in the folder can be read.
@@ -132,18 +136,23 @@ def fit(
     When not to use it: a model that one device cannot hold, several losses with optimisers of their own (a GAN), or a loop you trust: every part works without.
     """
     for name, value, allowed, fine in (
+        ("model", model, "a torch.nn.Module", isinstance(model, nn.Module)),
         ("objective", objective, "a callable object, such as NextToken(), and no class", callable(objective) and not isinstance(objective, type)),
         ("source", source, "an object, and no class", not isinstance(source, type)),
-        ("folder", folder, "a path in UTF-8, or safetensors cannot open its files", not any("\ud800" <= c <= "\udfff" for c in str(folder))),
+        ("folder", folder, "a path in UTF-8, or safetensors cannot open its files", _is_path(folder)),
         ("steps", steps, "an int >= 1", _whole(steps, 1)),
         ("seed", seed, "an int >= 0", _whole(seed, 0)),
         ("accumulate", accumulate, "an int >= 1", _whole(accumulate, 1)),
         ("lr", lr, "a finite number >= 0", isinstance(lr, Real | Tensor) and 0 <= lr < math.inf),
         ("weight_decay", weight_decay, ">= 0 and finite", isinstance(weight_decay, Real) and 0 <= weight_decay < math.inf),
-        ("clip", clip, "a finite number > 0, or None", clip is None or 0 < clip < math.inf),
+        ("clip", clip, "a finite number > 0, or None", clip is None or (isinstance(clip, Real) and 0 < clip < math.inf)),
+        ("schedule", schedule, "a callable of the step, or None", schedule is None or callable(schedule)),
+        ("evaluate", evaluate, "a callable of the model, or None", evaluate is None or callable(evaluate)),
         ("evaluate_every", evaluate_every, "an int >= 1 beside evaluate, or None", evaluate_every is None or (bool(evaluate) and _whole(evaluate_every, 1))),
         ("checkpoint_every", checkpoint_every, "an int >= 1, or None", checkpoint_every is None or _whole(checkpoint_every, 1)),
         ("log_every", log_every, "an int >= 1, or None", log_every is None or _whole(log_every, 1)),
+        ("hooks", hooks, "a sequence of callables", isinstance(hooks, Sequence) and all(map(callable, hooks))),
+        ("progress", progress, "a callable of (step, steps, line), or None", progress is None or callable(progress)),
         ("autocast", autocast, "torch.bfloat16 or None (float16 needs a loss scaler, which fit has not)", autocast in (None, torch.bfloat16)),
     ):
         if not fine:
@@ -164,9 +173,9 @@ def fit(
 
     with ExitStack() as stack:
         stack.enter_context(locked(folder))
-        stack.enter_context(_own_random_state(place))
+        stack.enter_context(own_random_state(place))
         if schedule is not None:
-            stack.enter_context(_own_rates(opt))
+            stack.enter_context(own_rates(opt))
         stop = stack.enter_context(ctrl_c())
         saved = checkpoint.newest(folder) or {"step": 0, "window": {}, "lines": 0}
         start = step = saved["step"]
@@ -216,7 +225,7 @@ def fit(
                 window = {}
             if evaluate and (step == steps or (evaluate_every and step % evaluate_every == 0)):
                 seed_global(derive(seed, "global", "evaluate", step), place)
-                with averages.swapped(bare) if averages else nullcontext(), _evaluating(bare):
+                with averages.swapped(bare) if averages else nullcontext(), evaluating(bare):
                     values = {name: float(value) for name, value in evaluate(model).items()}
                 _refuse_names("evaluate", values, {*sums, *LOGGED})
                 line |= values
@@ -228,6 +237,7 @@ def fit(
                 hook(Moment(step, steps, model, opt, loss, norm, line))
 
             due = step % checkpoint_every == 0 if checkpoint_every else time.monotonic() >= next_save
+            due |= step == steps - 1 and bool(evaluate or hooks)  # an evaluation or a hook that fails after the last step costs that step, not the run
             if due or stop.is_set() or step == steps:
                 saving = time.monotonic()
                 if spoilt := next((name for name, p in bare.named_parameters() if not bool(p.isfinite().all())), None):
@@ -336,6 +346,10 @@ def _whole(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike) and not any("\ud800" <= c <= "\udfff" for c in str(value))
+
+
 def _states(hooks: Iterable[Any]) -> list[Any]:
     return [hook.state_dict() if hasattr(hook, "state_dict") else None for hook in hooks]
 
@@ -364,35 +378,3 @@ def _restore(state: Mapping[str, Any], model: nn.Module, optimizer: Optimizer, a
     for hook, saved in pairs:
         if hasattr(hook, "load_state_dict"):
             hook.load_state_dict(saved)
-
-
-@contextmanager
-def _own_rates(optimizer: Optimizer) -> Iterator[None]:
-    """The optimiser's own rates come back afterwards, for a schedule's last ones would be taken for them by its next run."""
-    own = [{name: group[name] for name in ("lr", "initial_lr") if name in group} for group in optimizer.param_groups]
-    try:
-        yield
-    finally:
-        for group, rates in zip(optimizer.param_groups, own, strict=False):  # a hook may have added groups
-            group.pop("initial_lr", None)
-            group.update(rates)
-
-
-@contextmanager
-def _own_random_state(device: torch.device) -> Iterator[None]:
-    """The caller's global random state comes back afterwards."""
-    with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type="cuda" if device.type == "cpu" else device.type):
-        yield
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients; then each module has its own mode again, which a plain ``train()`` would not give a frozen part."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

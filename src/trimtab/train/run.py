@@ -21,14 +21,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trimtab import __version__
 from trimtab.core import DamagedFile, UsageError, read_json, write_json, write_text
-from trimtab.train.checkpoint import explaining
+from trimtab.train.checkpoint import explaining, load, raw
 
 log = logging.getLogger("trimtab.train")
 
@@ -51,12 +50,16 @@ class Run:
 
     @cached_property
     def averaged(self) -> nn.Module | None:
-        """A copy of the model with the averaged weights, in eval mode; None where ``fit`` was not asked to average."""
+        """A copy of the model with the averaged weights, in eval mode; None where ``fit`` was not asked to average.
+
+        Raises:
+            DamagedFile: their file is not whole, or of another model.
+        """
         path = self.folder / "averaged.safetensors"
         if not path.exists():
             return None
         averaged = copy.deepcopy(self.model).eval()
-        safetensors.torch.load_model(getattr(averaged, "_orig_mod", averaged), path)
+        load(path, getattr(averaged, "_orig_mod", averaged))
         return averaged
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -77,7 +80,7 @@ def _lines(path: Path, limit: int | None = None) -> list[str]:
         try:
             if not isinstance(json.loads(line), dict):
                 raise ValueError("not an object")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DamagedFile(f"line {number} of {path} should be a JSON object and is not: {error}") from error
     return lines
 
@@ -95,7 +98,7 @@ class Metrics:
             raise DamagedFile(f"{path} should have the {lines} lines its checkpoint speaks of and has {len(kept)}; restore it, or delete the folder")
         self.path, self.lines = path, lines
         self.seconds = json.loads(kept[-1]).get("seconds") if kept else 0.0
-        if not isinstance(self.seconds, int | float):
+        if not isinstance(self.seconds, int | float) or not math.isfinite(self.seconds):
             raise DamagedFile(f"line {lines} of {path} should have the run's seconds, a number, and has {self.seconds!r}; restore it from a copy")
         text = "".join(line + "\n" for line in kept)
         with explaining(path):
@@ -131,6 +134,8 @@ _HOW = ("foreach", "fused", "capturable", "differentiable")  # how an optimiser 
 def describe(value: Any) -> Any:
     """A setting as JSON: plain values as they are, other objects by their repr without its memory addresses.
 
+    Where a class has no repr of its own, the plain attributes of the object stand beside it, those without a leading underscore. A hook's are its state.
+
     Example:
         >>> describe((0.9, 0.98)), describe(describe)
         ([0.9, 0.98], '<function describe>')
@@ -142,8 +147,15 @@ def describe(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [describe(v) for v in value]
     text = _ADDRESS.sub("", repr(value))
+    if type(value).__repr__ is object.__repr__ and not hasattr(value, "state_dict"):
+        plain = {name: describe(v) for name, v in getattr(value, "__dict__", {}).items() if not name.startswith("_") and _is_plain(v)}
+        return {"class": text, **plain} if plain else text
     # a module with a teacher inside prints pages
     return text if len(text) <= 1000 else f"{text[:200]}... ({len(text)} characters, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]})"
+
+
+def _is_plain(value: Any) -> bool:
+    return all(map(_is_plain, value)) if isinstance(value, tuple) else value is None or isinstance(value, bool | int | float | str)
 
 
 def describe_model(model: nn.Module) -> str:
@@ -170,7 +182,7 @@ def _weights(model: nn.Module) -> str:
     for name, value in model.state_dict().items():
         if isinstance(value, Tensor):
             digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            digest.update(raw(value))
     return digest.hexdigest()[:16]
 
 
