@@ -14,7 +14,7 @@ from typing import Any
 
 import trimtab
 from trimtab.claims.claim import Claim, PairRun
-from trimtab.claims.intervals import LARGEST
+from trimtab.core.intervals import LARGEST
 from trimtab.claims.schema import pair_problems
 from trimtab.core import DamagedFile, TrimtabError, read_json, write_json
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from trimtab.claims.intervals import LARGEST
+from trimtab.core.intervals import LARGEST
 from trimtab.claims.statements import claim_verdict, judge
 
 Check = Callable[[Any], bool]
