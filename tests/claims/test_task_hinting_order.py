@@ -12,7 +12,8 @@ CLAIM = load("task-hinting-order")
 @pytest.mark.parametrize("arm", ["standard", "successor", "count"])
 def test_an_arm_that_is_trained_here_has_the_values_that_task_hinting_gives_it(tmp_path, arm):
     size = CLAIM.size("smoke")
-    assert order.trained(arm, 3, size, PairRun(tmp_path / "a", lambda *_: None)) == task_hinting.measure(arm, 3, size, PairRun(tmp_path / "b", lambda *_: None))
+    here = order.trained(arm, 3, size, PairRun(tmp_path / "a", lambda *_: None))
+    assert here == pytest.approx(task_hinting.measure(arm, 3, size, PairRun(tmp_path / "b", lambda *_: None)), rel=1e-6)  # its token shares are float32
 
 
 @pytest.mark.parametrize("name", ["smoke", "small", "small-2"])

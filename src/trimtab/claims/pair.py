@@ -14,9 +14,9 @@ from typing import Any
 
 import trimtab
 from trimtab.claims.claim import Claim, PairRun
-from trimtab.core.intervals import LARGEST
 from trimtab.claims.schema import pair_problems
 from trimtab.core import DamagedFile, TrimtabError, read_json, write_json
+from trimtab.core.intervals import LARGEST
 
 _KEPT = {".jsonl", ".png", ".svg"}  # of a finished pair's folder: curves and figures
 _POINTS = 100  # of a curve in a record

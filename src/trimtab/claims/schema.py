@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from trimtab.core.intervals import LARGEST
 from trimtab.claims.statements import claim_verdict, judge
+from trimtab.core.intervals import LARGEST
 
 Check = Callable[[Any], bool]
 Fields = Mapping[str, tuple[Check, str]]
