@@ -5,7 +5,7 @@ import trimtab.train.hint_search as search_file
 from trimtab.core import UsageError
 from trimtab.nn import Transformer
 from trimtab.tasks import Count, Sorting, Successor
-from trimtab.train import beyond, fit_with_hints, gradient_scores, rank_average, search_hints
+from trimtab.train import HintReport, beyond, fit_with_hints, gradient_scores, rank_average, search_hints
 from trimtab.train.hint_scores import _gradient, _loss
 from trimtab.train.hint_search import verdict
 
@@ -109,6 +109,7 @@ def search(**changed):
 def test_rungs_keep_the_best_third_and_the_best_of_all_is_judged_on_every_seed(trained):
     runs = trained(lambda name, seed, lengths: 0.2 if name == "standard" else 0.2 + (ord(name) - ord("e")) / 10)
     report = search()
+    assert isinstance(report, HintReport) and report.margin == 0.05 and report.lengths == (20,)
     short, middle, full = ([(name, seed) for name, steps, seed in runs if steps == budget] for budget in (100, 300, 900))
     assert [name for name, _ in short] == ["standard", *HINTS] and {seed for _, seed in short} == {"1000"}
     assert [name for name, _ in middle] == ["standard", "i", "h", "g"]

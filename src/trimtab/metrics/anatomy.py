@@ -1,7 +1,7 @@
 """Where things are in a language model: its blocks, their attention and feed-forward, the last norm and the projection to the vocabulary.
 
-Two kinds of model are known by the names of their parts, and none by its class: those that look like :class:`trimtab.nn.Transformer`, and causal language models
-of Hugging Face transformers.
+Two kinds of model are known by the names of their parts, and none by its class: those that look like :class:`trimtab.nn.Transformer`, and causal language
+models of Hugging Face transformers.
 """
 
 from collections.abc import Callable, Iterator
@@ -76,6 +76,11 @@ def _child(module: nn.Module, names: tuple[str, ...]) -> nn.Module | None:
 
 def _children(blocks: list[nn.Module], names: tuple[str, ...]) -> list[nn.Module | None]:
     return [_child(block, names) for block in blocks]
+
+
+def widest(x: Tensor) -> torch.dtype:
+    """float64 where the device has it, else float32."""
+    return torch.float32 if x.device.type == "mps" else torch.float64
 
 
 @contextmanager

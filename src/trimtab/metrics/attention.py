@@ -4,8 +4,7 @@ Paper: Improving Length-Generalization in Transformers via Task Hinting (arXiv 2
 successor, and a temperature against the dilution of attention on long lists. The bins are ours.
 """
 
-from collections.abc import Mapping
-from math import log
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from trimtab.core import UsageError
-from trimtab.metrics.anatomy import anatomy, still
+from trimtab.metrics.anatomy import anatomy, still, widest
 from trimtab.metrics.hooks import run_with_cache
 from trimtab.metrics.lens import chunks
 from trimtab.metrics.sequence import IGNORE
@@ -43,11 +42,13 @@ def bin_names(reach: int) -> list[str]:
     return [f"below {-reach}", *inner, f"above +{reach}", "delimiter", "outputs", "other"]
 
 
-def _patterns(model: nn.Module, ids: Tensor, forward: dict[str, Any]) -> Tensor:
-    """[layers, rows, heads, tokens, keys]"""
+def _patterns(model: nn.Module, ids: Tensor, where: tuple[Tensor, Tensor], forward: dict[str, Any]) -> Iterator[Tensor]:
+    """Of each layer the attention from some positions, [positions, heads, keys]; one layer at a time in float64, as all of them may be large."""
     attention = anatomy(model).attention
     names = [f"blocks.{layer}.attn.hook_pattern" for layer, part in enumerate(attention) if part is not None]
-    return torch.stack([*run_with_cache(model, ids, names, **forward).values()])
+    row, query = where
+    for pattern in run_with_cache(model, ids, names, **forward).values():
+        yield pattern[row, :, query].to(widest(pattern))
 
 
 def _bins(ids: Tensor, parts: Layout, values: int, reach: int) -> Tensor:
@@ -113,10 +114,12 @@ def attention_offset_profile(
         for part, some, forward in chunks(ids, attention_mask, batch_size):
             row, query = where[part].nonzero(as_tuple=True)
             bins = _bins(some, Layout(*(field[part] for field in parts)), vocab.values, reach)[row, query]
-            pattern = _patterns(model, some, forward).transpose(2, 3)[:, row, query].double()  # [layers, positions, heads, keys]
-            summed = pattern.new_zeros(*pattern.shape[:-1], len(names)).scatter_add_(-1, bins[:, None, :].expand_as(pattern), pattern)
-            total = total + summed.sum(1).cpu()
-            seen = (torch.arange(ids.shape[1], device=ids.device) <= query[:, None]).double()
+            sums = []
+            for pattern in _patterns(model, some, (row, query), forward):
+                grouped = pattern.new_zeros(*pattern.shape[:-1], len(names)).scatter_add_(-1, bins[:, None, :].expand_as(pattern), pattern)
+                sums.append(grouped.sum(0).cpu())
+            total = total + torch.stack(sums)
+            seen = (torch.arange(ids.shape[1], device=ids.device) <= query[:, None]).float()
             if attention_mask is not None:
                 seen = seen * attention_mask[part][row].bool()
             even = even + seen.new_zeros(len(seen), len(names)).scatter_add_(-1, bins, seen / seen.sum(-1, keepdim=True)).sum(0).cpu()
@@ -148,7 +151,7 @@ def attention_entropy(
     .. math:: H = -\sum_j p_j \log p_j \qquad \text{share} = H / \log(\text{visible keys})
 
     Args:
-        model: a :class:`trimtab.nn.Transformer`, or a causal language model of Hugging Face on SDPA.
+        model: a causal :class:`trimtab.nn.Transformer`, or a causal language model of Hugging Face on SDPA.
         batches: length -> batch with ``input_ids`` and ``labels``, and ``attention_mask`` where rows are padded on the left. Positions t are looked at whose
             labels[:, t + 1] is not -100.
         vocab: of a sorting task, as of :func:`trimtab.metrics.sorting_targets`; None: batches may be of any task, and there is no successor.
@@ -191,18 +194,17 @@ def _entropy(model: nn.Module, length: int, batch: Mapping[str, Tensor], vocab: 
     sums, positions, reachable = torch.zeros(3, 1, 1), 0, 0
     for part, some, forward in chunks(ids, mask, batch_size):
         row, query = where[part].nonzero(as_tuple=True)
-        pattern = _patterns(model, some, forward).transpose(2, 3)[:, row, query].double()
-        entropy = -torch.special.xlogy(pattern, pattern).sum(-1)
         visible = query + 1 if mask is None else mask[part].cumsum(1)[row, query]
-        # one key leaves no choice: neither sharp nor uniform, and counted as sharp
-        share = entropy / visible.clamp(min=2).double().log()[:, None]
-        mass = torch.zeros_like(entropy)
+        most = visible.clamp(min=2).float().log()[:, None]  # one key leaves no choice, and counts as sharp
+        hit = torch.zeros_like(some[row], dtype=torch.bool)
         if items is not None and successors is not None:
-            wanted = successors[part][row, query]
-            hit = items[part][row] & (some[row] == wanted[:, None])
-            mass = (pattern * hit[:, None, :]).sum(-1)
-            reachable += int(hit.any(-1).sum())
-        sums = sums + torch.stack([entropy.sum(1), share.sum(1), mass.sum(1)]).cpu()
+            hit = items[part][row] & (some[row] == successors[part][row, query][:, None])
+        layers = []
+        for pattern in _patterns(model, some, (row, query), forward):
+            entropy = -torch.special.xlogy(pattern, pattern).sum(-1)
+            layers.append(torch.stack([entropy.sum(0), (entropy / most).sum(0), (pattern * hit[:, None, :]).sum((0, 2))]).cpu())
+        sums = sums + torch.stack(layers, 1)
         positions += len(row)
+        reachable += int(hit.any(-1).sum())
     entropy, share, mass = sums
     return entropy / positions, share / positions, mass / max(reachable, 1)

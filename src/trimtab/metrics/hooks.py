@@ -1,8 +1,8 @@
 """Look at what a model computes on its way, and change it, under the names that users of TransformerLens know.
 
 No paper. One mechanism for a :class:`trimtab.nn.Transformer` and for causal language models of Hugging Face: PyTorch's own hooks on blocks, attention,
-feed-forwards and the last norm, and a torch function mode that sees each call of scaled_dot_product_attention. Nothing in the model is replaced, and what nobody
-asked about runs as fast as ever. Names and shapes are TransformerLens's, l counting blocks as they are called:
+feed-forwards and the last norm, and a torch function mode that sees each call of scaled_dot_product_attention. Nothing in the model is replaced, and what
+nobody asked about runs as fast as ever. Names and shapes are TransformerLens's, l counting blocks as they are called:
 
     hook_embed                                    [batch, tokens, dim]
     blocks.{l}.hook_resid_pre                     [batch, tokens, dim]             what goes into the block
@@ -13,8 +13,8 @@ asked about runs as fast as ever. Names and shapes are TransformerLens's, l coun
     blocks.{l}.hook_resid_post                    [batch, tokens, dim]             what comes out of the block
     ln_final.hook_normalized                      [batch, tokens, dim]
 
-Deviations: q and k are those that attention gets, turned by rotary positions and tempered. k and v have a row for each query head also where heads share them, so
-that each head can be changed alone. Weights are not folded or centred.
+Deviations: q and k are those that attention gets, turned by rotary positions and tempered. k and v have a row for each query head also where heads share them,
+so that each head can be changed alone. Weights are not folded or centred.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -89,8 +89,8 @@ def run_with_cache(
 ) -> dict[str, Tensor]:
     """One forward pass, and what was asked for of what it computed.
 
-    Modes are left alone: call ``model.eval()`` first where the model has dropout, and ``torch.no_grad()`` where no gradient is wanted. What is handed out are the
-    tensors of the pass itself, so gradients reach them.
+    Modes are left alone: call ``model.eval()`` first where the model has dropout, and ``torch.no_grad()`` where no gradient is wanted. What is handed out are
+    the tensors of the pass itself, so gradients reach them.
 
     Args:
         model: a :class:`trimtab.nn.Transformer`, or a causal language model of Hugging Face on SDPA.
@@ -139,7 +139,9 @@ def run_with_cache(
     return {name: logits if name == LOGITS else run.cache[name] for name in wanted}
 
 
-def run_with_hooks(model: nn.Module, ids: Int[Tensor, "batch tokens"], hooks: Mapping[str, HookFunction], **forward: Any) -> Float[Tensor, "batch tokens vocab"]:
+def run_with_hooks(
+    model: nn.Module, ids: Int[Tensor, "batch tokens"], hooks: Mapping[str, HookFunction], **forward: Any
+) -> Float[Tensor, "batch tokens vocab"]:
     """Logits of a forward pass that was changed on its way.
 
     Args:
@@ -181,7 +183,7 @@ class _Run:
     def see(self, name: str, value: Tensor) -> tuple[Tensor, bool]:
         """The value as its hook leaves it, and whether that is another."""
         if name in self.met:
-            raise UsageError(f"{name} came twice in one forward pass, so its name does not say which; look at {type(self.parts.blocks[0]).__name__} another way")
+            raise UsageError(f"{name} came twice in one forward pass, so that its name does not say which; hook this block's parts with PyTorch's own hooks")
         self.met.add(name)
         changed = False
         if name in self.hooks:

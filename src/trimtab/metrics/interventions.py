@@ -1,7 +1,7 @@
 """What a model needs of what it computes: heads taken out one at a time, and activations of one run put into another.
 
-Papers: ablation of heads after Are Sixteen Heads Really Better than One? (arXiv 1905.10650); activation patching after Locating and Editing Factual Associations in
-GPT (arXiv 2202.05262) and Interpretability in the Wild (arXiv 2211.00593), from which the recovered share of the logit difference is.
+Papers: ablation of heads after Are Sixteen Heads Really Better than One? (arXiv 1905.10650); activation patching after Locating and Editing Factual
+Associations in GPT (arXiv 2202.05262) and Interpretability in the Wild (arXiv 2211.00593), from which the recovered share of the logit difference is.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from trimtab.core import UsageError, unknown
-from trimtab.metrics.anatomy import anatomy, still
+from trimtab.metrics.anatomy import anatomy, still, widest
 from trimtab.metrics.hooks import LOGITS, run_with_cache, run_with_hooks
 from trimtab.metrics.lens import chunks
 from trimtab.metrics.sequence import IGNORE, exact_match
@@ -35,8 +35,8 @@ def ablate_heads(
     Args:
         model: a :class:`trimtab.nn.Transformer`, or a causal language model of Hugging Face on SDPA.
         ids, labels: rows to score on.
-        mode: what a head's output z becomes at every position: "mean", its mean over the real positions of all rows, or "zero". The mean takes away what the head
-            says about a position and leaves what it always says.
+        mode: what a head's output z becomes at every position: "mean", its mean over the real positions of all rows, or "zero". The mean takes away what the
+            head says about a position and leaves what it always says.
         score: function (logits, labels) -> a value for each row, or one mean for all of them; higher is better.
         attention_mask: true at real tokens. None: all up to a row's last supervised token are real.
         batch_size: rows a forward pass.
@@ -65,13 +65,13 @@ def ablate_heads(
         raise unknown("mode of ablation", mode, MODES)
     if labels.shape != ids.shape:
         raise UsageError(f"labels must have the shape of ids, {tuple(ids.shape)}, got {tuple(labels.shape)}")
-    names = {layer: f"blocks.{layer}.attn.hook_z" for layer, part in enumerate(anatomy(model).attention) if part is not None}
+    names: dict[int, str] = {layer: f"blocks.{layer}.attn.hook_z" for layer, part in enumerate(anatomy(model).attention) if part is not None}
     real = (labels != IGNORE).flip(1).cummax(1).values.flip(1) if attention_mask is None else attention_mask.bool()
 
     def scored(hooks: dict[str, Any]) -> float:
         total = 0.0
         for part, some, forward in chunks(ids, attention_mask, batch_size):
-            values = torch.as_tensor(score(run_with_hooks(model, some, hooks, **forward), labels[part])).double()
+            values = torch.as_tensor(score(run_with_hooks(model, some, hooks, **forward), labels[part])).cpu().double()
             if values.shape not in ((), (len(some),)):
                 raise UsageError(f"score must return a value for each of {len(some)} rows, or one for all, got shape {tuple(values.shape)}")
             total += float(values.mean()) * len(some)
@@ -80,10 +80,10 @@ def ablate_heads(
     with still(model):
         sums: dict[int, Any] = dict.fromkeys(names, 0)
         for part, some, forward in chunks(ids, attention_mask, batch_size):
-            cache = run_with_cache(model, some, [*names.values()], **forward)
+            cache = run_with_cache(model, some, names.values(), **forward)
             for layer, name in names.items():
                 z = cache[name]
-                sums[layer] = sums[layer] + (z.sum((0, 1)) * 0 if mode == "zero" else z[real[part]].sum(0, dtype=_wide(z)))
+                sums[layer] = sums[layer] + (torch.zeros_like(z[0, 0]) if mode == "zero" else z[real[part]].sum(0, dtype=widest(z)))
         whole = scored({})
         rows = []
         for layer, name in names.items():
@@ -97,17 +97,13 @@ def ablate_heads(
     return rows
 
 
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32 if x.device.type == "mps" else torch.float64)
-
-
 class Patched(NamedTuple):
     """What a patched run gave.
 
     Attributes:
         logits: of the patched run.
-        recovered: share of the logit difference that came back, as means over rows: (patched - corrupt) / (clean - corrupt). 0: the patch does nothing, 1: it does
-            all.
+        recovered: share of the logit difference that came back, as means over rows: (patched - corrupt) / (clean - corrupt). 0: the patch does nothing, 1: it
+            does all.
         clean, corrupt, patched: logit of the answer less that of the wrong one, each row.
     """
 
@@ -148,7 +144,7 @@ def patch(
         forward: passed on to the model in all runs: ``attention_mask`` and the like.
 
     Raises:
-        UsageError: an unknown site, shapes that disagree, a head of a site that has none, or runs whose logit differences do not differ, so that there is nothing to
+        UsageError: an unknown site, shapes that disagree, a head of a site that has none, or runs whose logit differences are alike: there is nothing to
             recover.
 
     Example:
@@ -189,7 +185,7 @@ def patch(
     row = torch.arange(rows, device=clean.device)
     deltas = []
     for run in (there[LOGITS], base, logits):
-        at = run[row, position].double() if run.device.type != "mps" else run[row, position]
+        at = run[row, position].to(widest(run))
         deltas.append(at[row, answer] - at[row, wrong])
     means = [float(delta.mean()) for delta in deltas]
     if means[0] == means[1]:

@@ -1,7 +1,8 @@
 """What each layer would answer: the logit lens, and how much of its answer goes to the token just read and its successor.
 
 Papers: the logit lens is nostalgebraist's (Interpreting GPT: the logit lens, 2020); that sorting models concentrate on identity and successor is a finding of
-Improving Length-Generalization in Transformers via Task Hinting (arXiv 2310.00726). Layer 0 is what goes into the first block, layer l what comes out of the l-th.
+Improving Length-Generalization in Transformers via Task Hinting (arXiv 2310.00726). Layer 0 is what goes into the first block, layer l what comes out of the
+l-th.
 """
 
 from collections.abc import Iterator
@@ -12,13 +13,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from trimtab.core import UsageError
-from trimtab.metrics.anatomy import anatomy, still
+from trimtab.metrics.anatomy import anatomy, still, widest
 from trimtab.metrics.hooks import LOGITS, run_with_cache, run_with_hooks
 from trimtab.metrics.sequence import IGNORE
 from trimtab.metrics.sorted_rows import ValueVocab, sorting_targets
 
 
-def chunks(ids: Tensor, attention_mask: Tensor | None, batch_size: int) -> Iterator[tuple[slice, Tensor, dict[str, Tensor]]]:
+def chunks(ids: Tensor, attention_mask: Tensor | None, batch_size: int) -> Iterator[tuple[slice, Tensor, dict[str, Any]]]:
     """Rows in parts: which they are, their ids, and what the model is given beside them."""
     if batch_size < 1:
         raise UsageError(f"batch_size must be >= 1, got {batch_size}")
@@ -84,22 +85,43 @@ def _where(ids: Tensor, where: Tensor | None) -> Tensor | None:
     return where
 
 
-def _lens(model: nn.Module, ids: Tensor, where: Tensor | None, attention_mask: Tensor | None, batch_size: int) -> Iterator[tuple[slice, Tensor]]:
+def _lens(model: nn.Module, ids: Tensor, where: Tensor | None, attention_mask: Tensor | None, batch_size: int) -> Iterator[Tensor]:
     """Logits of each layer at some positions, rows in parts."""
     parts = anatomy(model)
     last = f"blocks.{len(parts.blocks) - 1}.hook_resid_post"
+    plain: bool | None = None
     for part, some, forward in chunks(ids, attention_mask, batch_size):
         streams, logits = _streams(model, some, forward)
 
         def pick(x: Tensor, part: slice = part) -> Tensor:
             return x if where is None else x[where[part]]
 
-        final = pick(logits)
-        lens = [parts.unembed(pick(stream)) for stream in streams[:-1]]
-        if not torch.allclose(parts.unembed(pick(streams[-1])), final, rtol=1e-2, atol=1e-2 * float(final.abs().max()) if final.numel() else 0):
-            # the model scales or caps its logits: let it do so itself, with each layer in the place of the last
+        final, seen = pick(logits), [pick(stream) for stream in streams]
+        if plain is None and final.numel():
+            plain = _plain(parts.unembed(seen[-1]), final)
+        if plain is False:
+            # let the model scale or cap its logits itself, with each layer in the place of the last
             lens = [pick(run_with_hooks(model, some, {last: lambda value, hook, stream=stream: stream}, **forward)) for stream in streams[:-1]]
-        yield part, torch.stack([*lens, final])
+        else:
+            lens = [parts.unembed(stream) for stream in seen[:-1]]
+        yield torch.stack([*lens, final])
+
+
+def _plain(unembedded: Tensor, logits: Tensor) -> bool:
+    """Whether a model's logits are what its last norm and output projection give, and nothing is done to them after that."""
+    close = 1e-4 if logits.dtype in (torch.float32, torch.float64) else 2e-2
+    return float((unembedded - logits).abs().max()) <= close * float(logits.abs().max())
+
+
+def _lens_of(model: nn.Module, states: Tensor, ids: Tensor, attention_mask: Tensor | None) -> Iterator[Tensor]:
+    """Logits of each layer from its hidden states, positions in parts."""
+    parts = anatomy(model)
+    _, some, forward = next(chunks(ids, attention_mask, 1))
+    streams, logits = _streams(model, some, forward)
+    if not _plain(parts.unembed(streams[-1]), logits):
+        raise UsageError("states cannot stand for a model that scales or caps its logits behind the output projection; leave states out")
+    for part in states.split(4096, 1):
+        yield torch.stack([parts.unembed(layer) for layer in part])
 
 
 def logit_lens(
@@ -137,7 +159,7 @@ def logit_lens(
     """
     where = _where(ids, where)
     with still(model):
-        return torch.cat([lens for _, lens in _lens(model, ids, where, attention_mask, batch_size)], 1)
+        return torch.cat([*_lens(model, ids, where, attention_mask, batch_size)], 1)
 
 
 def identity_successor_scores(
@@ -146,6 +168,7 @@ def identity_successor_scores(
     labels: Int[Tensor, "rows tokens"],
     vocab: ValueVocab,
     *,
+    states: Float[Tensor, "layers positions dim"] | None = None,
     attention_mask: Bool[Tensor, "rows tokens"] | Int[Tensor, "rows tokens"] | None = None,
     batch_size: int = 64,
 ) -> list[dict[str, Any]]:
@@ -154,6 +177,8 @@ def identity_successor_scores(
     Args:
         model, attention_mask, batch_size: as of :func:`hidden_states`.
         ids, labels, vocab: as of :func:`trimtab.metrics.sorting_targets`; positions at which a value of the answer was just read are looked at.
+        states: hidden states of these positions, ``hidden_states(model, ids, sorting_targets(ids, labels, vocab).identity != -100)``, if they are there for
+            probes, say; it saves a forward pass.
 
     Returns:
         One row a layer: ``layer``, mean probabilities ``identity`` and ``successor``, their sum ``mass``, ``top2_rate`` (share of positions whose two likeliest
@@ -170,7 +195,7 @@ def identity_successor_scores(
         >>> model = sorting_construction(task.vocab)
         >>> rows = identity_successor_scores(model, batch["input_ids"], batch["labels"], task.vocab)
         >>> [(row["layer"], round(row["mass"], 2)) for row in rows]
-        [(0, 0.13), (1, 0.13), (2, 0.42)]
+        [(0, 0.11), (1, 0.11), (2, 0.33)]
 
     When not to use it: to compare vocabularies of different sizes by mass alone; a layer that knows nothing has 2 / size.
 
@@ -181,17 +206,24 @@ def identity_successor_scores(
     where = targets.identity != IGNORE
     if not bool(where.any()):
         raise UsageError("labels must be supervised behind a value of the answer, and are only at delimiters; give rows with longer answers")
-    sums, count = 0.0, int(where.sum())
+    pairs, count, done = torch.stack([targets.identity[where], targets.successor[where]], -1), int(where.sum()), 0
+    if states is not None and states.shape[:2] != (len(anatomy(model).blocks) + 1, count):
+        raise UsageError(f"states must be [{len(anatomy(model).blocks) + 1} layers, {count} positions, dim], got {tuple(states.shape)}")
+    sums: Any = 0.0
     with still(model):
-        for part, lens in _lens(model, ids, where, attention_mask, batch_size):
-            pair = torch.stack([what[part][where[part]] for what in (targets.identity, targets.successor)], -1)
-            if not pair.numel():
+        for lens in _lens(model, ids, where, attention_mask, batch_size) if states is None else _lens_of(model, states, ids, attention_mask):
+            pair = pairs[done : done + lens.shape[1]]
+            done += len(pair)
+            if not len(pair):
                 continue
             if int(pair.max()) >= lens.shape[-1]:
-                raise UsageError(f"ids and vocab.eos must be below the model's {lens.shape[-1]} logits, got {int(pair.max())}; give the vocab the model was made for")
+                raise UsageError(f"ids and vocab.eos must be below {lens.shape[-1]}, the model's logits, got {int(pair.max())}; give the model's own vocab")
+            lens = lens.to(torch.promote_types(lens.dtype, torch.float32))
             index = pair.expand(len(lens), -1, -1)
-            p = (lens.gather(-1, index).double() - lens.double().logsumexp(-1, keepdim=True)).exp()
-            top = lens.topk(2, -1).indices.sort(-1).values == index.sort(-1).values
-            sums = sums + torch.cat([p.sum(1), top.all(-1).sum(1, keepdim=True)], 1).cpu()
-    means = (torch.as_tensor(sums) / count).tolist()
-    return [{"layer": k, "identity": i, "successor": s, "mass": i + s, "top2_rate": t, "positions": count} for k, (i, s, t) in enumerate(means)]
+            p = lens.softmax(-1).gather(-1, index).to(widest(lens))
+            top = lens.gather(-1, index).amin(-1) > lens.scatter(-1, index, -torch.inf).amax(-1)
+            sums = sums + torch.cat([p.sum(1), top.sum(1, keepdim=True)], 1).cpu()
+    return [
+        {"layer": layer, "identity": identity, "successor": successor, "mass": identity + successor, "top2_rate": top, "positions": count}
+        for layer, (identity, successor, top) in enumerate((sums / count).tolist())
+    ]

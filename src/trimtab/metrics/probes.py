@@ -1,8 +1,9 @@
 r"""Linear probes: what can be read off each layer's hidden states by one linear map, and how much of that the probe owes to the labels' shares alone.
 
-Papers: probes after Understanding intermediate layers using linear classifier probes (arXiv 1610.01644); selectivity after Designing and Interpreting Probes with
-Control Tasks (arXiv 1909.03368). Deviation: the control shuffles labels over positions, so it is what a probe gets without the hidden states, not what it can learn
-by heart about word types. The control's accuracy on test rows is taken in expectation over all shuffles of their labels, so only the training labels are drawn.
+Papers: probes after Understanding intermediate layers using linear classifier probes (arXiv 1610.01644); selectivity after Designing and Interpreting Probes
+with Control Tasks (arXiv 1909.03368). Deviation: the control shuffles labels over positions, so it is what a probe gets without the hidden states, not what it
+can learn by heart about word types. The control's accuracy on test rows is taken in expectation over all shuffles of their labels, so only the training labels
+are drawn.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,8 +33,9 @@ def probe_layers(
     .. math:: \text{ridge: } \min_W \tfrac1N \|Y - XW\|^2 + \lambda \|W\|^2, \text{ in closed form}
         \qquad \text{logistic: } \min_W \tfrac1N \textstyle\sum_i \mathrm{CE}(y_i, x_i W) + \tfrac{\lambda}{2} \|W\|^2
 
-    Y has a column of zeros and ones for each class, and the largest output is the answer. X is centred and divided by its root mean square over all features, so
-    that one penalty means the same on each layer.
+    Y has a column of zeros and ones for each class, and the largest output is the answer. Each feature of X is centred and divided by its standard deviation
+    among the training rows: a few features of language models are a thousand times as large as the others, and a common scale would hide all others behind the
+    penalty.
 
     Args:
         states: of training positions, as :func:`trimtab.metrics.hidden_states` gives them.
@@ -51,18 +53,18 @@ def probe_layers(
         UsageError: shapes disagree, fewer than two classes, no test position, NaN among the states, or an unknown kind.
 
     Example:
-        >>> x = torch.randn(2, 400, 8, generator=torch.Generator().manual_seed(0))
+        >>> x = torch.randn(2, 4000, 4, generator=torch.Generator().manual_seed(0))
         >>> y = (x[1, :, 0] > 0).long()  # layer 1 knows it, layer 0 does not
-        >>> rows = probe_layers(x[:, :200], y[:200], {"later": (x[:, 200:], y[200:])})
+        >>> rows = probe_layers(x[:, :2000], y[:2000], {"later": (x[:, 2000:], y[2000:])})
         >>> [round(row["accuracy"], 1) for row in rows]
         [0.5, 1.0]
 
-    When not to use it: ridge, for classes that lie in order along one direction (counts, positions): the middle ones are masked by the ends; take "logistic". And no
-    probe says that the model uses what it finds; patch or ablate for that.
+    When not to use it: ridge, for classes that lie in order along one direction (counts, positions): the middle ones are masked by the ends; take "logistic".
+    And no probe says that the model uses what it finds; patch or ablate for that.
 
     References:
-        Understanding intermediate layers using linear classifier probes, 2016, arXiv 1610.01644. Designing and Interpreting Probes with Control Tasks, 2019, arXiv
-        1909.03368.
+        Understanding intermediate layers using linear classifier probes, 2016, arXiv 1610.01644. Designing and Interpreting Probes with Control Tasks, 2019,
+        arXiv 1909.03368.
     """
     if kind not in KINDS:
         raise unknown("kind of probe", kind, KINDS)
@@ -116,12 +118,12 @@ def _rows(name: str, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _scaled(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Centred and divided by the root mean square; the mean and that root."""
+    """Each feature centred and divided by its standard deviation; the means and these."""
     x = x.double()
     mean = x.mean(0)
     x = x - mean
-    scale = x.square().mean().sqrt()
-    scale = torch.where(scale > 0, scale, 1.0)  # a layer that is the same everywhere
+    scale = x.square().mean(0).sqrt()
+    scale = torch.where(scale > 1e-6 * mean.abs(), scale, torch.inf)  # what is the same everywhere but for rounding says nothing
     return x / scale, mean, scale
 
 
@@ -134,8 +136,9 @@ def _ridge(x: Tensor, labels: list[Tensor], classes: int, l2: float) -> list[Pro
     # X'Y for one-hot Y is a sum of the rows of each class
     moments = torch.stack([torch.zeros(classes, x.shape[1], dtype=x.dtype).index_add_(0, y, x) for y in labels]) / len(x)
     weights = torch.linalg.solve(gram, moments.mT)
-    shares = [torch.bincount(y, minlength=classes).double() / len(y) for y in labels]
-    return [lambda z, w=w, b=b: (z @ w + b).argmax(-1) for w, b in zip(weights, shares, strict=True)]
+    # float64 is for solving; standardised features need no more than float32 to be told apart
+    maps = [(w.float(), torch.bincount(y, minlength=classes).float() / len(y)) for w, y in zip(weights, labels, strict=True)]
+    return [lambda z, w=w, b=b: torch.addmm(b, z.float(), w).argmax(-1) for w, b in maps]
 
 
 def _logistic(x: Tensor, labels: list[Tensor], classes: int, l2: float) -> list[Probe]:

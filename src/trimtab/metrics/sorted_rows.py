@@ -1,7 +1,7 @@
 """What a model that sorts has to know at each position: the targets of probes and lenses, read off the rows themselves.
 
-Rows are ``x_1 .. x_n <delimiter> y_1 .. y_m <eos>`` with values 0 .. values - 1, of one length or of several with padding, as the sorting tasks make them; the y are
-what the model has read, right or wrong. A position t is looked at where labels[:, t + 1] is supervised.
+Rows are ``x_1 .. x_n <delimiter> y_1 .. y_m <eos>`` with values 0 .. values - 1, of one length or of several with padding, as the sorting tasks make them; the
+y are what the model has read, right or wrong. A position t is looked at where labels[:, t + 1] is supervised.
 """
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -126,7 +126,7 @@ def sorting_targets(ids: Int[Tensor, "rows tokens"], labels: Int[Tensor, "rows t
     copies.scatter_add_(1, torch.where(parts.items, ids, vocab.values), parts.items.long())
     # a token's place among the equal tokens of the answer: equal ones lie together once sorted, in their order
     written = parts.outputs & (ids >= 0) & (ids < vocab.values)
-    together, order = torch.where(written, ids, vocab.values).sort(1, stable=True)
+    together, order = torch.where(written, ids, vocab.values).sort(dim=1, stable=True)
     first = torch.searchsorted(together, together)
     nth = torch.empty_like(ids).scatter_(1, order, torch.arange(tokens, device=ids.device) - first + 1)
     remaining = (copies.gather(1, value) - nth).clamp(min=0)
