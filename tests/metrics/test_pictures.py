@@ -122,7 +122,7 @@ def test_patch():
 
 def test_entropy():
     share, mass = torch.rand(2, 3, 2, 4, generator=generator(0))
-    figure = plot_entropy(EntropyByLength([5, 20, 100], share, share, mass))
+    figure = plot_entropy(EntropyByLength([5, 20, 100], 9 * share, share, mass))
     for axes, values in zip(figure.axes, (share, mass), strict=True):
         means = [line for line in axes.get_lines() if line.get_label().startswith("layer")]
         for layer, line in enumerate(means):

@@ -284,7 +284,6 @@ class _Run:
                     state[key], changed = new.transpose(1, 2), changed or touched
         if changed:  # a head that was changed may no longer share its keys and values
             q, k, v = (x if x.shape[1] == q.shape[1] else x.repeat_interleave(groups, 1) for x in state.values())
-            settings = settings | {"enable_gqa": False}
         z = None
         if names["hook_pattern"] in self.active:
             pattern = attention_pattern(state["q"], state["k"], attn_mask, settings.get("is_causal", False), settings.get("scale"))
