@@ -242,7 +242,7 @@ def test_pairs_of_another_claim_file_settings_or_device_are_not_used(toy, altere
         ({"seeds": [0.5]}, "seeds must be"),
         ({"seeds": [True]}, "seeds must be"),
         ({"workers": -1}, "workers must be a whole number"),
-        ({"device": "abacus"}, "device must be one that this machine's torch can use"),
+        ({"device": "abacus"}, "device must be one that this machine has"),
     ],
 )
 def test_a_wrong_call_leaves_no_folder(toy, tmp_path, arguments, message):

@@ -1,6 +1,10 @@
-import pytest
+import re
 
-from trimtab.core import DamagedFile, FolderInUse, MissingExtra, TrimtabError, UsageError, require, unknown
+import numpy as np
+import pytest
+import torch
+
+from trimtab.core import DamagedFile, FolderInUse, MissingExtra, TrimtabError, UsageError, require, unknown, whole
 
 
 def test_what_a_caller_may_catch():
@@ -42,3 +46,14 @@ def test_require_leaves_a_broken_dependency_its_own_message(tmp_path, monkeypatc
     with pytest.raises(ModuleNotFoundError, match="the_thing_it_lacks") as caught:
         require("broken_package", "lm")
     assert not isinstance(caught.value, MissingExtra)
+
+
+@pytest.mark.parametrize("value", [3, np.int64(3), torch.tensor(3)])
+def test_a_whole_number_of_any_library_is_an_int(value):
+    assert type(whole("size", value, 3)) is int and whole("size", value, 3) == 3
+
+
+@pytest.mark.parametrize("value", [2, True, 3.0, "3", None, [3]])
+def test_what_is_no_such_number_is_named(value):
+    with pytest.raises(UsageError, match=re.escape(f"size must be a whole number >= 3, got {value!r}")):
+        whole("size", value, 3)

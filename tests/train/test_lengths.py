@@ -1,10 +1,13 @@
+import json
+
+import numpy as np
 import pytest
 import torch
 
 from trimtab.core import UsageError
 from trimtab.metrics import exact_match, token_accuracy
 from trimtab.nn import Transformer
-from trimtab.tasks import Sorting
+from trimtab.tasks import Fill, Scratchpad, Sorting
 from trimtab.train import evaluate_lengths
 
 TASK = Sorting(vocab=4, lengths=(1, 3))
@@ -57,12 +60,73 @@ def test_scores_are_those_of_one_large_batch_whatever_the_batch_size():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_mode_is_left_as_it_was_even_on_an_error(training):
+def test_the_modes_are_left_as_they_were_even_on_an_error(training, monkeypatch):
     model = Sorter().train(training)
+    model.frozen = torch.nn.Dropout().train(not training)
     evaluate_lengths(model, TASK, [2], examples=2)
-    with pytest.raises(UsageError, match="length of sorting"):
-        evaluate_lengths(model, TASK, [-1], examples=2)
-    assert model.training == training
+    assert (model.training, model.frozen.training) == (training, not training)
+    monkeypatch.setattr(model, "generate", lambda *a, **k: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        evaluate_lengths(model, TASK, [2], examples=2)
+    assert (model.training, model.frozen.training) == (training, not training)
+
+
+def test_an_impossible_length_is_refused_before_any_work(monkeypatch):
+    with pytest.raises(UsageError, match="length of sorting must be a whole number >= 0, got -1"):
+        evaluate_lengths(None, TASK, [2, -1], examples=2)
+    with pytest.raises(UsageError, match="task must be one of prompt and answer, a SeqTask, got 'sorting'"):
+        evaluate_lengths(None, "sorting", [2])
+
+
+def test_what_comes_back_is_json():
+    (row,) = evaluate_lengths(Sorter(), TASK, [np.int64(2)], examples=np.int64(3))
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_the_task_is_the_judge_of_exact():
+    class Copies(Sorter):
+        """Sorts, and says of every number that 3 copies are still to come."""
+
+        def forward(self, ids):
+            out = torch.zeros(*ids.shape, TASK.vocab.size)
+            for row, line in enumerate(ids.tolist()):
+                n = line.index(TASK.vocab.id("<sort>"))
+                pairs = [token for value in sorted(line[:n]) for token in (value, 3)]
+                for k, token in enumerate([*pairs, TASK.vocab.eos]):
+                    if n + k < ids.shape[1]:
+                        out[row, n + k, token] = 1
+            return out
+
+    (row,) = evaluate_lengths(Copies(), Scratchpad(TASK), [3], examples=6)
+    assert row["exact"] == row["edit"] == 1 and row["token"] < 1
+
+
+def test_prompts_of_unequal_length_are_padded_and_masked():
+    model = Transformer(TASK.vocab.size, dim=8, layers=1, heads=1, positions="rope", generator=torch.Generator().manual_seed(0)).eval()
+    task = Fill(TASK)
+    batch = task.batch(0, 0, 16, 3)
+    (row,) = evaluate_lengths(model, task, [3], examples=16)
+    alone = []
+    for k in range(16):
+        one = {name: values[k : k + 1] for name, values in batch.items()}
+        prompt, _ = task.prompts(one)
+        out = model.generate(prompt[:, : int((prompt != task.vocab.pad).sum())], max_new_tokens=2 * task.targets(batch).shape[1], eos=task.vocab.eos)
+        alone.append(task.score(out[:, prompt.shape[1] :], one)["edit"])
+    assert row["edit"] == pytest.approx(sum(alone) / 16)
+    assert len({len(task.prompts({n: v[k : k + 1] for n, v in batch.items()})[0][0]) for k in range(16)}) > 1
+
+
+def test_an_output_may_be_twice_as_long_as_the_right_one():
+    class Endless(Sorter):
+        def forward(self, ids):
+            return torch.nn.functional.one_hot(torch.zeros_like(ids), TASK.vocab.size).float()
+
+        def generate(self, ids, *, max_new_tokens, **how):
+            assert max_new_tokens == 2 * 4  # three numbers and <eos>
+            return torch.cat([ids, torch.zeros(len(ids), max_new_tokens, dtype=torch.int64)], 1)
+
+    (row,) = evaluate_lengths(Endless(), TASK, [3], examples=4)
+    assert row["late"] == 1 and row["exact"] == 0
 
 
 @pytest.mark.parametrize("wrong", [{"examples": 0}, {"examples": True}, {"batch_size": 0}, {"batch_size": 1.5}])

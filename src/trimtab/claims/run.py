@@ -76,12 +76,9 @@ def check_device(device: str) -> None:
     """Raise UsageError unless tensors can be made on a device."""
     if device == "cpu":
         return
-    import torch
+    from trimtab.nn.weights import available  # at use: torch
 
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:  # AssertionError: a torch that was built without CUDA
-        raise UsageError(f"device must be one that this machine's torch can use, such as 'cpu', got {device!r}: {str(error).splitlines()[0]}") from None
+    available(device)
 
 
 def _plan(claim: Claim, size: str, seeds: Iterable[int] | None, arms: Iterable[str] | None) -> list[Pair]:

@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib import import_module
+from operator import index
 from types import ModuleType
+from typing import Any
 
 
 class TrimtabError(Exception):
@@ -53,3 +55,26 @@ def require(module: str, extra: str) -> ModuleType:
         if error.name and error.name.split(".")[0] != module.split(".")[0]:
             raise  # the dependency is there and is itself broken: its own message is the useful one
         raise MissingExtra(f"{module} is not installed and this needs it; run: pip install 'trimtab[{extra}]'") from error
+
+
+def whole(name: str, value: Any, least: int) -> int:
+    """A whole number as an int, be it one of NumPy's, or an error that says what is wrong with it.
+
+    Raises:
+        UsageError: it is no whole number (a bool is none), or below the least.
+
+    Example:
+        >>> whole("size", 3, least=1)
+        3
+        >>> whole("size", True, least=1)
+        Traceback (most recent call last):
+            ...
+        trimtab.core.errors.UsageError: size must be a whole number >= 1, got True
+    """
+    try:
+        number = None if isinstance(value, bool) else index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise UsageError(f"{name} must be a whole number >= {least}, got {value!r}")
+    return number

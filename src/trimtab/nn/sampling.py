@@ -42,7 +42,7 @@ def sample(logits: Float[Tensor, "*batch vocab"], temperature: float, generator:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """No dropout inside; after it each submodule is in the mode it was in."""
+    """Eval mode inside; then each module has its own mode again, which a plain ``train()`` would not give a frozen part."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from numbers import Real
-from operator import index
 from typing import Any
 
 from torch import nn
 
-from trimtab.core import UsageError, unknown
+from trimtab.core import UsageError, unknown, whole
 from trimtab.nn.layers import Attention, FeedForward, SwiGLU
 from trimtab.nn.positions import Learned, Positions, Rotary
 
@@ -17,20 +16,9 @@ NORMS = ("layer", "rms")
 POSITIONS = ("none", "learned", "rope")
 
 
-def _plain(value: Any) -> int:
-    """An integer of any library as an int; -1, which no setting takes, for everything else, bools included."""
-    try:
-        return -1 if isinstance(value, bool) else index(value)
-    except TypeError:
-        return -1
-
-
-def whole(**sizes: Any) -> list[int]:
-    """Sizes as ints; what is no integer >= 1 is refused by name."""
-    for name, size in sizes.items():
-        if _plain(size) < 1:
-            raise UsageError(f"{name} must be an integer >= 1, got {size!r}")
-    return [index(size) for size in sizes.values()]
+def sizes(**given: Any) -> list[int]:
+    """Sizes as ints; what is no whole number >= 1 is refused by name."""
+    return [whole(name, size, 1) for name, size in given.items()]
 
 
 def share(**shares: Any) -> list[float]:
@@ -43,8 +31,11 @@ def share(**shares: Any) -> list[float]:
 
 def order(schedule: Sequence[int], layers: int) -> tuple[int, ...]:
     """Block indices as ints."""
-    plain = tuple(_plain(i) for i in schedule)
-    if not plain or not all(0 <= i < layers for i in plain):
+    try:
+        plain = tuple(whole("an index", i, 0) for i in schedule)
+    except UsageError:
+        plain = ()
+    if not plain or max(plain) >= layers:
         raise UsageError(f"schedule must hold one or more block indices in 0 .. {layers - 1}, got {list(schedule)}")
     return plain
 

@@ -17,9 +17,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from trimtab.core import UsageError, unknown
+from trimtab.core import UsageError, unknown, whole
 from trimtab.nn.scope import Scope
-from trimtab.nn.seams import whole
 
 KINDS = ("logn", "fixed-logn", "power", "table")
 LENGTHS = ("context", "prompt")
@@ -82,7 +81,7 @@ def tempered_scale(
     if kind == "power":
         return torch.exp(a[:, None] * _log(n, 1, wide))
     if kind == "fixed-logn":
-        whole(n_train=n_train)
+        whole("n_train", n_train, 1)
         if n_train == 1:
             raise UsageError("n_train must be >= 2, got 1: log 1 = 0 cannot be divided by")
         return _log(n, 2, wide) / log(n_train)  # pyright: ignore[reportArgumentType]
@@ -148,7 +147,7 @@ class Tempered(nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        whole(heads=heads)
+        whole("heads", heads, 1)
         if kind not in KINDS:
             raise unknown("kind of tempering", kind, KINDS)
         if length not in LENGTHS:
@@ -160,7 +159,7 @@ class Tempered(nn.Module):
         if (kind in ("fixed-logn", "table")) != (n_train is not None):
             raise UsageError(f'n_train goes with kind="fixed-logn" and kind="table", which need it; got n_train={n_train} and kind={kind!r}')
         if n_train is not None:
-            whole(n_train=n_train)
+            whole("n_train", n_train, 1)
             if n_train == 1:
                 raise UsageError("n_train must be >= 2, got 1: log 1 = 0 cannot be divided by")
         self.heads, self.kind, self.length, self.n_train = heads, kind, length, n_train

@@ -95,10 +95,10 @@ class Transformer(nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        vocab_size, dim, layers, heads = seams.whole(vocab_size=vocab_size, dim=dim, layers=layers, heads=heads)
-        kv_heads, ffn_dim = seams.whole(kv_heads=heads if kv_heads is None else kv_heads, ffn_dim=4 * dim if ffn_dim is None else ffn_dim)
+        vocab_size, dim, layers, heads = seams.sizes(vocab_size=vocab_size, dim=dim, layers=layers, heads=heads)
+        kv_heads, ffn_dim = seams.sizes(kv_heads=heads if kv_heads is None else kv_heads, ffn_dim=4 * dim if ffn_dim is None else ffn_dim)
         if max_length is not None:
-            (max_length,) = seams.whole(max_length=max_length)
+            (max_length,) = seams.sizes(max_length=max_length)
         if dim % heads:
             raise UsageError(f"dim must be a multiple of heads, got dim={dim} and heads={heads}; dim={(dim // heads + 1) * heads} would do")
         if heads % kv_heads:
@@ -241,7 +241,7 @@ class Transformer(nn.Module):
         """
         if not self.causal:
             raise UsageError("generate needs a causal model, and this one was made with causal=False")
-        (max_new_tokens,) = seams.whole(max_new_tokens=max_new_tokens)
+        (max_new_tokens,) = seams.sizes(max_new_tokens=max_new_tokens)
         if not (temperature >= 0 and isfinite(temperature)):
             raise UsageError(f"temperature must be finite and >= 0, got {temperature}; 0 takes the likeliest token")
         pad = eos if pad is None else pad

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from trimtab.core import UsageError, unknown
+from trimtab.core import unknown, whole
 from trimtab.tasks.base import SeqTask, Vocab, checked_lengths
 from trimtab.tasks.ragged import below, joined
 
@@ -43,12 +43,6 @@ def _all_digits(numbers: Int[Tensor, "rows"], base: int, pad: int) -> Int[Tensor
     place = torch.tensor([base**k for k in reversed(range(len(_digits(int(numbers.max()), base))))])
     written = numbers[:, None] // place % base
     return written.masked_fill((numbers[:, None] < place) & (place > 1), pad)
-
-
-def _checked_base(base: int) -> int:
-    if not isinstance(base, int) or base < 2:
-        raise UsageError(f"base must be a whole number >= 2, got {base!r}")
-    return base
 
 
 class Increment(SeqTask):
@@ -81,7 +75,7 @@ class Increment(SeqTask):
     def __init__(self, base: int = 10, lengths: tuple[int, int] = (1, 20), carries: str = "uniform"):
         if carries not in ("uniform", "digits"):
             raise unknown("carries", carries, ("uniform", "digits"))
-        self.base, self.carries = _checked_base(base), carries
+        self.base, self.carries = whole("base", base, 2), carries
         self.vocab, self.lengths = Vocab(base, SPECIALS), checked_lengths(lengths, self.shortest)
 
     def inputs(self, size: int, length: int, generator: torch.Generator) -> Int[Tensor, "rows length"]:
@@ -288,7 +282,7 @@ class ReversedAddition(SeqTask):
     name = "reversed-addition"
 
     def __init__(self, base: int = 10, lengths: tuple[int, int] = (1, 20)):
-        self.base = _checked_base(base)
+        self.base = whole("base", base, 2)
         self.vocab, self.lengths = Vocab(base, ("+", "=")), checked_lengths(lengths, self.shortest)
 
     def added(self, a: Int[Tensor, "rows length"], b: Int[Tensor, "rows length"]) -> Int[Tensor, "rows above"]:

@@ -7,34 +7,17 @@ supervised.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from operator import index
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from trimtab.core import UsageError, derive, generator, unknown
+from trimtab.core import UsageError, derive, generator, unknown, whole
 from trimtab.metrics import free_running
 from trimtab.metrics.sequence import IGNORE
 
 Batch = dict[str, Tensor]
-
-
-def whole(name: str, value: Any, least: int) -> int:
-    """A whole number as an int, be it one of NumPy's, or an error that says what is wrong with it.
-
-    Example:
-        >>> whole("size", torch.tensor(3), least=1)
-        3
-    """
-    try:
-        number = None if isinstance(value, bool) else index(value)
-    except TypeError:
-        number = None
-    if number is None or number < least:
-        raise UsageError(f"{name} must be a whole number >= {least}, got {value!r}")
-    return number
 
 
 @dataclass(frozen=True)
@@ -242,10 +225,9 @@ class SeqTask(ABC):
                 mask.
         """
         size = whole("size", size, 1)
-        if length is None:
-            length = self.draw_length(seed, step)
+        length = self.draw_length(seed, step) if length is None else whole(f"length of {self.name}", length, self.shortest)
         self.check_length(length)
-        ids, answer = self._sound(self.sample(size, index(length), generator(seed, "batch", step, length)), size)
+        ids, answer = self._sound(self.sample(size, length, generator(seed, "batch", step, length)), size)
         return {"input_ids": ids, "labels": ids.masked_fill(~answer, IGNORE)}
 
     def _sound(self, sampled: Any, size: int) -> tuple[Tensor, Tensor]:

@@ -16,10 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from trimtab.core import UsageError, generator, unknown
+from trimtab.core import UsageError, generator, unknown, whole
 from trimtab.metrics import token_accuracy
 from trimtab.metrics.sequence import IGNORE
-from trimtab.tasks.base import Batch, whole
+from trimtab.tasks.base import Batch
 
 SPLITS = ("train", "validation", "test")
 

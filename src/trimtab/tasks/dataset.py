@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from trimtab.core import UsageError
+from trimtab.core import whole
 from trimtab.metrics.sequence import IGNORE
 from trimtab.tasks.base import Batch, Task
 
@@ -43,10 +43,7 @@ class Examples(IterableDataset):
     """
 
     def __init__(self, task: Task, *, seed: int, size: int, steps: int | None = None):
-        for name, value in {"size": size, "steps": 1 if steps is None else steps}.items():
-            if not isinstance(value, int) or value < 1:
-                raise UsageError(f"{name} must be a whole number >= 1, got {value!r}")
-        self.task, self.seed, self.size, self.steps = task, seed, size, steps
+        self.task, self.seed, self.size, self.steps = task, seed, whole("size", size, 1), None if steps is None else whole("steps", steps, 1)
         vocab = getattr(task, "vocab", None)
         self._pad = None if vocab is None else vocab.pad
 

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from trimtab.core import UsageError, unknown
+from trimtab.core import UsageError, unknown, whole
 from trimtab.tasks.base import SeqTask
 from trimtab.tasks.ragged import below, joined, parted
 
@@ -94,9 +94,7 @@ class PrefixDrop(_Generic):
 
     def __init__(self, task: SeqTask, keep: int = 1):
         super().__init__(task)
-        if not isinstance(keep, int) or keep < 1:
-            raise UsageError(f"keep must be a whole number >= 1, got {keep!r}")
-        self.keep = keep
+        self.keep = keep = whole("keep", keep, 1)
         self.name = f"prefix-drop-{keep} of {task.name}"
 
     def made(

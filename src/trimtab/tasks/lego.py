@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from trimtab.core import UsageError, generator
+from trimtab.core import UsageError, generator, whole
 from trimtab.metrics.sequence import IGNORE
 from trimtab.tasks.base import Batch, Vocab
 
@@ -114,8 +114,7 @@ class Lego:
         Raises:
             UsageError: no rows asked for, or more labels than variables.
         """
-        if not isinstance(size, int) or size < 1:
-            raise UsageError(f"size must be a whole number >= 1, got {size!r}")
+        size = whole("size", size, 1)
         length = self.supervised if length is None else length
         self.check_length(length)
         n, draw = self.n_vars, generator(seed, "batch", step)

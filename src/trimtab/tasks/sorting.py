@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from trimtab.core import UsageError, unknown
-from trimtab.tasks.base import SeqTask, Vocab, checked_lengths, whole
+from trimtab.core import UsageError, unknown, whole
+from trimtab.tasks.base import SeqTask, Vocab, checked_lengths
 
 # all of the family's delimiters in every arm, so that a hint changes the data and never the model
 SPECIALS = ("<sort>", "<succ>", "<count>", "<fill>", "<pred>", "<parity>")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from trimtab.core import UsageError, derive
+from trimtab.core import UsageError, derive, whole
 
 log = logging.getLogger("trimtab.train")
 
@@ -56,8 +56,10 @@ class Batches:
         self.by_step = callable(getattr(source, "batch", None)) and {"seed", "step"} <= inspect.signature(source.batch).parameters.keys()
         if not self.by_step and not isinstance(source, Iterable):
             raise UsageError(f"source must have batch(seed, step, size) or be iterable, got {type(source).__name__}")
-        if self.by_step and not (isinstance(size, int) and not isinstance(size, bool) and size >= 1):
-            raise UsageError(f"batch_size must be an int >= 1 for a source with batch(seed, step, size), got {size!r}")
+        if self.by_step:
+            if size is None:
+                raise UsageError("batch_size must be given for a source with batch(seed, step, size), got None")
+            size = whole("batch_size", size, 1)
         if not self.by_step and size is not None:
             raise UsageError(f"batch_size must be left out for an iterable, which makes its own batches, got {size!r}")
         self.setting = source if self.by_step else type(source).__name__  # the repr of a list of batches would be pages of numbers

@@ -17,13 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from trimtab.core import TrimtabError, UsageError, derive, generator, locked
+from trimtab.core import TrimtabError, UsageError, derive, generator, locked, whole
+from trimtab.nn.sampling import evaluating
+from trimtab.nn.weights import available
 from trimtab.optim import param_groups
 from trimtab.train import checkpoint
 from trimtab.train.average import WeightAverage
 from trimtab.train.batches import NO_PROMISE, Batches, seed_global
 from trimtab.train.objective import Objective, Sums
-from trimtab.train.restoring import evaluating, own_random_state, own_rates
+from trimtab.train.restoring import own_random_state, own_rates
 from trimtab.train.run import Metrics, Run, describe, describe_model, describe_optimizer, enter
 from trimtab.train.terminal import Progress, ctrl_c, log
 
@@ -140,28 +142,28 @@ def fit(
         ("objective", objective, "a callable object, such as NextToken(), and no class", callable(objective) and not isinstance(objective, type)),
         ("source", source, "an object, and no class", not isinstance(source, type)),
         ("folder", folder, "a path in UTF-8, or safetensors cannot open its files", _is_path(folder)),
-        ("steps", steps, "an int >= 1", _whole(steps, 1)),
-        ("seed", seed, "an int >= 0", _whole(seed, 0)),
-        ("accumulate", accumulate, "an int >= 1", _whole(accumulate, 1)),
         ("lr", lr, "a finite number >= 0", isinstance(lr, Real | Tensor) and 0 <= lr < math.inf),
         ("weight_decay", weight_decay, ">= 0 and finite", isinstance(weight_decay, Real) and 0 <= weight_decay < math.inf),
         ("clip", clip, "a finite number > 0, or None", clip is None or (isinstance(clip, Real) and 0 < clip < math.inf)),
         ("schedule", schedule, "a callable of the step, or None", schedule is None or callable(schedule)),
         ("evaluate", evaluate, "a callable of the model, or None", evaluate is None or callable(evaluate)),
-        ("evaluate_every", evaluate_every, "an int >= 1 beside evaluate, or None", evaluate_every is None or (bool(evaluate) and _whole(evaluate_every, 1))),
-        ("checkpoint_every", checkpoint_every, "an int >= 1, or None", checkpoint_every is None or _whole(checkpoint_every, 1)),
-        ("log_every", log_every, "an int >= 1, or None", log_every is None or _whole(log_every, 1)),
+        ("evaluate_every", evaluate_every, "left out where there is no evaluate", evaluate is not None or evaluate_every is None),
         ("hooks", hooks, "a sequence of callables", isinstance(hooks, Sequence) and all(map(callable, hooks))),
         ("progress", progress, "a callable of (step, steps, line), or None", progress is None or callable(progress)),
         ("autocast", autocast, "torch.bfloat16 or None (float16 needs a loss scaler, which fit has not)", autocast in (None, torch.bfloat16)),
     ):
         if not fine:
             raise UsageError(f"{name} must be {allowed}, got {value!r}")
-    place = _place(model, device)
+    steps, seed, accumulate = whole("steps", steps, 1), whole("seed", seed, 0), whole("accumulate", accumulate, 1)
+    evaluate_every = None if evaluate_every is None else whole("evaluate_every", evaluate_every, 1)
+    checkpoint_every = None if checkpoint_every is None else whole("checkpoint_every", checkpoint_every, 1)
+    log_every = max(1, min(100, steps // 100)) if log_every is None else whole("log_every", log_every, 1)
+    place = next((p.device for p in model.parameters()), torch.device("cpu"))
+    if device is not None:
+        model.to(place := available(device))
     opt = _optimizer(model, optimizer, lr, weight_decay, betas)
     batches = Batches(source, seed, batch_size, place)
     averages = WeightAverage(average) if average is not None else None
-    log_every = log_every or max(1, min(100, steps // 100))
     folder, hooks = Path(folder), tuple(hooks)
     with_state = tuple(hook for hook in hooks if hasattr(hook, "state_dict") or hasattr(hook, "restore"))  # the others may come and go
     bare = getattr(model, "_orig_mod", model)  # torch.compile wraps a model and prefixes the names of its weights
@@ -225,7 +227,7 @@ def fit(
                 window = {}
             if evaluate and (step == steps or (evaluate_every and step % evaluate_every == 0)):
                 seed_global(derive(seed, "global", "evaluate", step), place)
-                with averages.swapped(bare) if averages else nullcontext(), evaluating(bare):
+                with averages.swapped(bare) if averages else nullcontext(), evaluating(bare), torch.no_grad():
                     values = {name: float(value) for name, value in evaluate(model).items()}
                 _refuse_names("evaluate", values, {*sums, *LOGGED})
                 line |= values
@@ -266,18 +268,6 @@ def fit(
         opt.zero_grad()
         model.eval()
         return Run(folder, model, steps, notes)
-
-
-def _place(model: nn.Module, device: str | torch.device | None) -> torch.device:
-    if device is None:
-        return next((p.device for p in model.parameters()), torch.device("cpu"))
-    try:
-        place = torch.empty(0, device=device).device
-        model.to(place)
-        return place
-    except (RuntimeError, AssertionError) as error:
-        found = ["cpu"] + [kind for kind in ("cuda", "mps", "xpu") if getattr(torch, kind).is_available()]
-        raise UsageError(f"device must be one that this machine has ({', '.join(found)}), got {str(device)!r}: {str(error).splitlines()[0]}") from None
 
 
 def _optimizer(model: nn.Module, given: Any, lr: float, weight_decay: float, betas: tuple[float, float]) -> Optimizer:
@@ -340,10 +330,6 @@ def _refuse_names(parameter: str, names: Iterable[str], taken: Iterable[str]) ->
 def _advice(optimizer: Optimizer, clip: float | None) -> str:
     lr = optimizer.param_groups[0]["lr"]
     return f"Try a lower rate (now {lr:.3g}), a longer warm-up, a smaller clip (now {clip}), or look at those examples; the same call would end here again"
-
-
-def _whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _is_path(value: Any) -> bool:

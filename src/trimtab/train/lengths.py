@@ -1,7 +1,7 @@
 """A model judged by length: beside the lengths it was trained on, the longer ones.
 
-No paper; the measures are those of :mod:`trimtab.metrics.sequence`. Exact match and token accuracy come from one parallel forward, edit similarity and endings
-from what the model writes by itself.
+No paper; the measures are those of :mod:`trimtab.metrics.sequence`. The task judges what the model writes by itself, as it does everywhere: a scratchpad by its
+list alone, an indexed answer without its numbers. Token accuracy, a diagnostic, comes from one parallel forward.
 """
 
 from collections.abc import Iterable
@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from trimtab.core import UsageError
-from trimtab.metrics import exact_match, token_accuracy
+from trimtab.core import UsageError, whole
+from trimtab.metrics import token_accuracy
+from trimtab.nn.sampling import evaluating
 from trimtab.tasks import Batch, SeqTask
 
 
@@ -44,19 +45,17 @@ def evaluate_lengths(
 
     When not to use it: to choose between models by the lengths they are then judged on; choose on other lengths, or at least with another seed.
     """
-    if isinstance(examples, bool) or not isinstance(examples, int) or examples < 1:
-        raise UsageError(f"examples must be a whole number >= 1, got {examples!r}")
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise UsageError(f"batch_size must be a whole number >= 1, got {batch_size!r}")
-    place, training = next(model.parameters()).device, model.training
-    model.eval()
-    try:
-        return [_at(model, task, length, examples, seed, batch_size, place) for length in lengths]
-    finally:
-        model.train(training)
+    if not isinstance(task, SeqTask):
+        raise UsageError(f"task must be one of prompt and answer, a SeqTask, got {task!r}")
+    examples, batch_size, seed = whole("examples", examples, 1), whole("batch_size", batch_size, 1), whole("seed", seed, 0)
+    chosen = list(lengths)
+    for length in chosen:  # before the work on the others
+        task.check_length(length)
+    place = next((p.device for p in model.parameters()), torch.device("cpu"))
+    with evaluating(model), torch.no_grad():
+        return [_at(model, task, length, examples, seed, batch_size, place) for length in map(int, chosen)]
 
 
-@torch.no_grad()
 def _at(model: Any, task: SeqTask, length: int, examples: int, seed: int, batch_size: int, place: torch.device) -> dict[str, float]:
     added = dict.fromkeys(("exact", "edit", "early", "late"), 0.0)
     right = asked = 0
@@ -66,7 +65,7 @@ def _at(model: Any, task: SeqTask, length: int, examples: int, seed: int, batch_
         logits = model(batch["input_ids"])
         hits, tokens = token_accuracy(logits, batch["labels"])
         right, asked = right + int(hits), asked + int(tokens)
-        written = write(model, task, batch) | {"exact": float(exact_match(logits, batch["labels"]).double().mean())}
+        written = write(model, task, batch)
         for name in added:
             added[name] += rows * written[name]
     return {"length": length, "examples": examples, **{name: value / examples for name, value in added.items()}, "token": right / asked}

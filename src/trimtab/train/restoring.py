@@ -1,10 +1,9 @@
-"""What a run changes and gives back: the rates of an optimiser, the global random state, the modes of modules."""
+"""What a run changes and gives back: the rates of an optimiser and the global random state."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
 
@@ -25,16 +24,3 @@ def own_random_state(device: torch.device) -> Iterator[None]:
     """The caller's global random state comes back afterwards."""
     with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type="cuda" if device.type == "cpu" else device.type):
         yield
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients; then each module has its own mode again, which a plain ``train()`` would not give a frozen part."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
