@@ -3,8 +3,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
-from trimtab.claims import own_task
+from trimtab.claims import PairRun, Size, own_task
 from trimtab.core import UsageError
 from trimtab.tasks import Sorting
 
@@ -26,12 +27,15 @@ def test_the_guides_task_is_trained_and_judged_with_its_hint(task, call):
     assert code == 0, err
     words = " ".join(out.split())
     assert "Does a hint make backwards hold on longer examples? length 5 11 exact standard" in words
-    assert "of examples of length 5 are right: it has not learnt its training lengths; raise --steps." in words
-    assert "against" not in words  # nothing is said about a hint then
+    assert "has not learnt its training lengths says nothing about longer ones: raise --steps" in words
+    assert "last helps, against standard: not decided" in words
     record = json.loads(Path(re.search(r"^record +(\S+)", out, re.M)[1]).read_text())
+    assert record["verdict"] == "invalid"  # the record and its page say so too
     assert (record["slug"], record["arms"], record["seeds"]) == ("length-backwards", ["standard", "standard-equal-tokens", "last"], [0, 1])
     assert record["settings"]["lengths"] == [5, 11] and len(record["settings"]["files"]["my_task.py:Last"]) == 64
-    assert Path("trimtab-runs/length-backwards/report/length-backwards.html").exists()
+    page = Path("trimtab-runs/length-backwards/report/length-backwards.html").read_text()
+    assert "Stale" not in page and "A task of your own" in page
+    assert "trimtab length, called as before" in call("replay", re.search(r"^record +(\S+)", out, re.M)[1])[2]
     _, _, again = call("length", "my_task.py:Backwards", "--hint", "my_task.py:Last", *BRIEF)
     assert "6 runs, 6 finished before" in again
 
@@ -45,14 +49,15 @@ def test_a_changed_task_is_trained_anew(task, call, in_process):
 
 def test_verdicts_on_a_hint_once_the_task_is_learnt(task, call, in_process, monkeypatch):
     def measure(arm, seed, size, run):
-        edit = {"last": 0.9}.get(arm, 0.5) + 0.01 * seed
+        edit = {"last": 0.9, "last-2": 0.45, "last-3": 0.5}.get(arm, 0.5) + 0.01 * seed
         return {f"{name}@{n}": 1.0 if n == 5 else edit for n in size.lengths for name in ("exact", "edit", "token", "early", "late")}
 
     monkeypatch.setattr(own_task, "measure", measure)
     code, out, err = call("length", "my_task.py:Backwards", "--hint", "my_task.py:Last", *BRIEF)
     assert code == 0, err
-    assert "last against standard: helps, +0.400 edit similarity at length 11 (95 % interval +0.400 to +0.400, 2 seeds)" in out
-    assert "last against standard-equal-tokens: helps" in out
+    words = " ".join(out.split())
+    assert "last helps, against standard: yes, +0.400 (95 % interval +0.400 to +0.400) edit@11, margin 0.05" in words
+    assert "last helps, against standard-equal-tokens: yes" in words and "says nothing about longer" not in words
 
 
 @pytest.fixture
@@ -69,16 +74,116 @@ def _in_process(claim, size, seeds, arms, folder, workers, device):
     return record, read_entry(find_records(folder)[-1].absolute())
 
 
-def test_auto_searches_and_says_what_it_found(task, call, in_process, monkeypatch):
-    import trimtab.train.hint_search as search
+def test_a_hint_that_harms_and_one_that_does_nothing_are_told_apart(task, call, in_process, monkeypatch):
+    def measure(arm, seed, size, run):
+        edit = {"harms": 0.3, "nothing": 0.51}.get(arm, 0.5) + 0.01 * seed
+        return {f"{name}@{n}": 1.0 if n == 5 else edit for n in size.lengths for name in ("exact", "edit", "token", "early", "late")}
 
-    monkeypatch.setattr(search, "gradient_scores", lambda *a, **k: {"cosine": 0.0, "lookahead": 0.0})
+    monkeypatch.setattr(own_task, "measure", measure)
+    text = task.read_text() + "".join(f"\n\nclass {name.title()}(Last):\n    name = '{name}'\n" for name in ("harms", "nothing"))
+    task.write_text(text)
+    code, out, err = call("length", "my_task.py:Backwards", "--hint", "my_task.py:Harms", "--hint", "my_task.py:Nothing", *BRIEF)
+    words = " ".join(out.split())
+    assert code == 0, err
+    assert "harms helps, against standard: no, it harms, -0.200" in words and "nothing helps, against standard: not by more than the margin, +0.010" in words
+
+
+def test_without_a_hint_the_question_is_whether_it_gets_worse(task, call, in_process, monkeypatch):
+    def measure(arm, seed, size, run):
+        return {f"{name}@{n}": 1.0 if n == 5 else 0.4 for n in size.lengths for name in ("exact", "edit", "token", "early", "late")}
+
+    monkeypatch.setattr(own_task, "measure", measure)
+    _, out, _ = call("length", "my_task.py:Backwards", *BRIEF)
+    words = " ".join(out.split())
+    assert "Does backwards get worse on longer examples than it was trained on?" in words
+    assert "edit similarity falls with length: yes, -0.100 edit for each more item" in words
+
+
+def test_arms_train_what_their_names_say_from_the_same_weights(task, monkeypatch, tmp_path):
+    seen = {}
+
+    def fit(model, main, mix, **how):
+        seen[how["folder"].name] = ({name: value.clone() for name, value in model.state_dict().items()}, main, mix, how)
+        return type("Done", (), {"averaged": model})
+
+    judged = []
+    monkeypatch.setattr(own_task, "fit_with_hints", fit)
+    monkeypatch.setattr(own_task, "evaluate_lengths", lambda model, main, lengths, **how: judged.append((list(lengths), how)) or [])
+    spec = f"{task}:"
+    settings = {"task": f"{spec}Backwards", "hints": {"last": f"{spec}Last", "prefix-drop": "auto:prefix-drop"}, "lengths": [5, 11], "examples": 7}
+    settings |= {"dim": 8, "layers": 1, "heads": 2, "positions": "rope", "steps": 9, "lr": 0.01, "batch_size": 4, "share": 0.25}
+    arms = ("standard", own_task.EQUAL, "last", "prefix-drop")
+    for seed in (0, 1):
+        for arm in arms:
+            own_task.measure(arm, seed, Size(seeds=2, **settings), PairRun(tmp_path / f"{arm}-{seed}", lambda *_: None))
+    for arm in arms:
+        weights, main, mix, how = seen[f"{arm}-0"]
+        assert all(torch.equal(weights[name], seen["standard-0"][0][name]) for name in weights)
+        assert any(not torch.equal(weights[name], seen["standard-1"][0][name]) for name in weights)
+        assert {key: how[key] for key in ("steps", "lr", "batch_size")} == {"steps": 9, "lr": 0.01, "batch_size": 4}
+        assert how["seed"] == seen["standard-0"][3]["seed"] != seen["standard-1"][3]["seed"]
+        assert main.vocab == next(iter(mix), main).vocab and list(mix.values()) == [0.25] * (arm != "standard")
+    names = {arm: getattr(next(iter(seen[f"{arm}-0"][2]), None), "name", None) for arm in arms}
+    assert names == {"standard": None, own_task.EQUAL: "backwards", "last": "last", "prefix-drop": "prefix-drop-1 of backwards"}
+    assert all(lengths == [5, 11] and how["examples"] == 7 for lengths, how in judged)
+    assert not {how["seed"] for _, how in judged} & {found[3]["seed"] for found in seen.values()}
+
+
+def test_auto_searches_says_what_it_found_and_judges_the_best(task, call, in_process):
     code, out, err = call("length", "my_task.py:Backwards", "--hint", "auto", *BRIEF)
     assert code == 0, err
-    assert "round 1 of 2: prefix-drop" in err
-    assert re.search(r"Hints for backwards, best first; the search took \d+% of full runs of all", out)
-    found = json.loads(Path("trimtab-runs/length-backwards/search/hints.json").read_text())
-    assert len(found["rows"]) == 8 and sum(row["verdict"] is not None for row in found["rows"]) == 1
+    assert "training prefix-drop, seed 1000, 1 steps" in err
+    assert "Hints for backwards in short runs: gain in edit similarity on lengths up to 10" in out
+    assert "random-label: Answers of random values: a control." in " ".join(out.split())
+    (found,) = Path("trimtab-runs/length-backwards").glob("search-*/hints.json")
+    rows = json.loads(found.read_text())["rows"]
+    assert len(rows) == 9 and {row["verdict"] for row in rows} == {None}
+    record = json.loads(Path(re.search(r"^record +(\S+)", out, re.M)[1]).read_text())
+    assert record["arms"] == ["standard", own_task.EQUAL, rows[0]["hint"]]
+
+
+def test_json_is_all_that_stdout_has(task, call, in_process):
+    _, out, err = call("length", "my_task.py:Backwards", "--hint", "auto", "--json", *BRIEF)
+    assert json.loads(out)["slug"] == "length-backwards" and "in short runs" in err
+
+
+def test_a_changed_task_is_searched_anew(task, call, in_process):
+    for text, searches in (("", 1), ("", 1), ("\n# another version\n", 2)):
+        task.write_text(task.read_text() + text)
+        assert call("length", "my_task.py:Backwards", "--hint", "auto", *BRIEF)[0] == 0
+        assert len(list(Path("trimtab-runs/length-backwards").glob("search-*"))) == searches
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--steps", "0"], "steps must be a whole number >= 1, got 0"),
+        (["--examples", "0"], "examples must be a whole number >= 1, got 0"),
+        (["--batch-size", "0"], "batch_size must be a whole number >= 1, got 0"),
+        (["--dim", "7"], "dim must be a multiple of heads"),
+        (["--dim", "12", "--positions", "rope"], "dim / heads must be even"),
+        (["--share", "0"], "lr and share must be finite numbers > 0"),
+        (["--share", "0.001"], "size must be large enough for one row of every hint"),
+        (["--lr", "nan"], "lr and share must be finite numbers > 0, got nan"),
+        (["--lengths", "3", "--lengths", "2"], "lengths must hold one longer than its training lengths, up to 5"),
+        (["--seeds", "0"], "seeds must be N"),
+    ],
+)
+def test_bad_numbers_are_refused_before_anything_is_trained(task, call, options, words):
+    code, _, err = call("length", "my_task.py:Backwards", *BRIEF[:-2], *options)
+    assert code == 2 and words in err
+    assert not Path("trimtab-runs").exists()
+
+
+def test_the_length_that_decides_is_no_training_length(task, call, in_process):
+    _, out, _ = call("length", "my_task.py:Backwards", *BRIEF, "--lengths", "3", "--lengths", "40", "--hint", "my_task.py:Last")
+    record = json.loads(Path(re.search(r"^record +(\S+)", out, re.M)[1]).read_text())
+    assert record["settings"]["lengths"] == [3, 5, 11, 40] and {entry["metric"] for entry in record["statements"]} == {"edit@11"}
+
+
+def test_a_task_file_may_import_its_neighbour(task, call, in_process):
+    Path("hints.py").write_text("from my_task import Last\n\n\nclass Other(Last):\n    name = 'other'\n")
+    assert call("length", "my_task.py:Backwards", "--hint", "hints.py:Other", *BRIEF)[0] == 0
 
 
 SHORT = FENCES[0].replace("class Backwards", "class Task")
@@ -93,6 +198,8 @@ SHORT = FENCES[0].replace("class Backwards", "class Task")
         ("import nothing_of_that_name", "cannot be imported: ModuleNotFoundError: No module named 'nothing_of_that_name'"),
         ("def broken(:", "cannot be imported: SyntaxError"),
         (SHORT.replace('name = "backwards"', "pass"), "must have the attribute 'name'"),
+        (SHORT.replace('name = "backwards"', "name = 'a\\nb'"), "must have a name of 1 to 60 printable characters"),
+        (SHORT.replace('name = "backwards"', "name = 5"), "must have a name of 1 to 60 printable characters, got 5"),
         (SHORT + "\n    def __init__(self, wanted):\n        pass\n", "must be made without arguments, its constructor needs 'wanted'"),
         (SHORT + "\n    def __init__(self):\n        raise ValueError('no world')\n", "cannot be made: ValueError: no world"),
         (SHORT.replace("    def answer(self, prompt):", "    def other(self, prompt):"), "cannot be made: TypeError"),
@@ -139,7 +246,7 @@ def test_a_task_without_longer_examples_cannot_be_judged_by_length(task, call):
     )
     task.write_text("from trimtab.core import UsageError\n" + task.read_text())
     code, _, err = call("length", "my_task.py:Only", "--steps", "2")
-    assert code == 2 and "must have examples longer than its training lengths, up to 5" in err
+    assert code == 2 and "must have examples longer than its training lengths, up to 5, or" in err
 
 
 def test_tasks_of_one_length_two_values_or_long_answers(task, call, in_process):

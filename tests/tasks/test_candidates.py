@@ -1,4 +1,4 @@
-from trimtab.tasks import Copy, Increment, SeqTask, Sorting, TaskMixture, Vocab, candidate_hints
+from trimtab.tasks import Copy, Increment, LengthTask, Sorting, TaskMixture, Vocab, candidate_hints
 from trimtab.testing import check_task
 
 
@@ -7,7 +7,7 @@ def test_every_hint_is_a_task_of_the_wide_vocabulary_that_trains_beside_the_main
         main, hints = candidate_hints(task)
         assert main.name == task.name and len(hints) >= 7
         for hint in hints.values():
-            assert isinstance(hint, SeqTask) and hint.vocab == main.vocab
+            assert isinstance(hint, LengthTask) and hint.vocab == main.vocab
         TaskMixture(main, dict.fromkeys(hints.values(), 0.5)).batch(0, 0, 4, 3)
 
 

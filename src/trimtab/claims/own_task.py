@@ -5,6 +5,7 @@ Its claim file is written for the task (:func:`claim_text`), so that workers, re
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
@@ -15,10 +16,11 @@ from trimtab.claims.claim import PairRun, Size
 from trimtab.claims.loading import run_file
 from trimtab.core import UsageError, derive, generator, unknown
 from trimtab.nn import Transformer
-from trimtab.tasks import SeqTask
+from trimtab.tasks import MARKS, LengthTask, SeqTask, WithSpecials, candidate_hints
 from trimtab.train import evaluate_lengths, fit_with_hints
+from trimtab.train.hint_search import EQUAL, MASTERED, STANDARD
 
-EQUAL = "standard-equal-tokens"
+AUTO = "auto:"  # before the name of a hint that can be made of any task
 
 
 def _class(spec: str, what: str) -> tuple[ModuleType, type]:
@@ -29,6 +31,8 @@ def _class(spec: str, what: str) -> tuple[ModuleType, type]:
         raise UsageError(f"{what} must be FILE.py:CLASS, got {spec!r}")
     if not path.is_file():
         raise UsageError(f"{what} must be in a file that exists, and there is no {file}")
+    if (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.insert(0, folder)  # its neighbours can be imported, as where Python runs the file
     try:
         module = run_file(path.resolve())
     except Exception as error:  # whatever stands in the user's file
@@ -71,6 +75,8 @@ def load_task(spec: str, *, main: SeqTask | None = None) -> SeqTask:
     for name in ("name", "vocab", "lengths"):
         if not hasattr(made, name):
             raise UsageError(f"{what} {spec} must have the attribute {name!r}; see trimtab.tasks.SeqTask")
+    if not isinstance(made.name, str) or not made.name.isprintable() or not 0 < len(made.name) <= 60:
+        raise UsageError(f"{what} {spec} must have a name of 1 to 60 printable characters, got {made.name!r}")
     if main is not None and made.vocab != main.vocab:
         raise UsageError(f"{what} {spec} must have the task's vocabulary, {main.vocab}, got {made.vocab}; give both all special tokens of either")
     return made
@@ -94,24 +100,28 @@ def judged_lengths(task: SeqTask, asked: Sequence[int] = ()) -> list[int]:
         for length in asked:
             task.check_length(length)
         return sorted({longest, *asked})
-    found = []
-    for length in sorted({round(times * longest) for times in (1, 1.5, 2, 2.5, 3, 4, 5)}):
-        try:
-            task.check_length(length)
-        except UsageError:
-            continue
-        found.append(length)
-    return found
+    found = sorted({round(times * longest) for times in (1, 1.5, 2, 2.5, 3, 4, 5)})
+    return [length for length in found if task.has_length(length)]
+
+
+def arms(task: str, hints: Mapping[str, str]) -> tuple[SeqTask, dict[str, LengthTask]]:
+    """The main task and its hints, as a claim's settings name them. With a generic hint, the vocabulary of all arms is wider by the marks of these."""
+    main = load_task(task)
+    found: dict[str, LengthTask] = {name: load_task(spec, main=main) for name, spec in hints.items() if not spec.startswith(AUTO)}
+    if len(found) < len(hints):
+        wide, generic = candidate_hints(main)
+        found = {name: WithSpecials(hint, MARKS) for name, hint in found.items() if isinstance(hint, SeqTask)}
+        return wide, {name: found[name] if name in found else generic[spec.removeprefix(AUTO)] for name, spec in hints.items()}
+    return main, found
 
 
 def measure(arm: str, seed: int, size: Size, run: PairRun) -> dict[str, float]:
     """Train one arm and judge it; ``size`` has the settings that :func:`claim_text` wrote."""
-    main = load_task(size.task)
-    hints: Mapping[str, SeqTask] = {EQUAL: main, **{name: load_task(spec, main=main) for name, spec in size.hints.items()}}
+    main, hints = arms(size.task, size.hints)
     model = Transformer(
         main.vocab.size, size.dim, size.layers, size.heads, positions=size.positions, generator=generator(seed, "weights"), device=run.device
     )
-    mix = {hints[arm]: size.share} if arm in hints else {}
+    mix = {{EQUAL: main, **hints}[arm]: size.share} if arm != STANDARD else {}
     trained = fit_with_hints(
         model, main, mix, folder=run.folder, steps=size.steps, batch_size=size.batch_size, lr=size.lr, seed=derive(seed, "training"), device=run.device,
         progress=run.progress,
@@ -125,7 +135,7 @@ def digest(spec: str) -> str:
     return hashlib.sha256(Path(spec.rpartition(":")[0]).read_bytes()).hexdigest()
 
 
-def claim_text(slug: str, name: str, settings: Mapping[str, Any], *, seeds: int, decide: int) -> str:
+def claim_text(slug: str, name: str, settings: Mapping[str, Any], *, seeds: int, longest: int, decide: int) -> str:
     """The claim file of a task of one's own.
 
     Args:
@@ -133,23 +143,23 @@ def claim_text(slug: str, name: str, settings: Mapping[str, Any], *, seeds: int,
         name: of the task, for people.
         settings: what :func:`measure` reads, ``lengths`` and ``hints`` (arm -> FILE.py:CLASS) among them.
         seeds: how many.
+        longest: training length, whose examples a model must have learnt.
         decide: the length whose edit similarity decides.
     """
     hints = list(settings["hints"])
-    arms = ("standard", EQUAL, *hints) if hints else ("standard",)
+    arms = (STANDARD, EQUAL, *hints) if hints else (STANDARD,)
     why = '"margin": 0.05, "why": "one token in twenty: less would not change what anyone trains"'
-    if hints:
-        primary = [f'superior("edit@{decide}", {hint!r}, over={other!r}, **_MARGIN),' for hint in hints[:1] for other in ("standard", EQUAL)]
-        secondary = [f'superior("edit@{decide}", {hint!r}, over={other!r}, **_MARGIN),' for hint in hints[1:] for other in ("standard", EQUAL)]
-        title = f"Does a hint make {name} hold on longer examples?"
-    else:
-        primary, secondary = ['trend("edit", "standard", lower_is_better=True, margin=0.001, why="a tenth over a hundred items"),'], []
-        title = f"Does {name} hold on longer examples than it was trained on?"
+    contrasts = [
+        f'superior("edit@{decide}", {hint!r}, over={other!r}, name={f"{hint} helps, against {other}"!r}, **_MARGIN),' for hint in hints for other in arms[:2]
+    ]
+    falls = 'trend("edit", "standard", lower_is_better=True, name="edit similarity falls with length", margin=0.001, why="a hundredth over ten more items"),'
+    primary, secondary = (contrasts[:2], contrasts[2:]) if hints else ([falls], [])
+    title = f"Does a hint make {name} hold on longer examples?" if hints else f"Does {name} get worse on longer examples than it was trained on?"
     # built from an indented text: in this file no line begins as that of a claim does
     text = f'''
-        """{title} Written by `trimtab length`, which runs it."""
+        """The claim of a task of one's own. Written by `trimtab length`, which runs it."""
 
-        from trimtab.claims import Claim, PairRun, Size, own_task, superior, trend
+        from trimtab.claims import Claim, Mastery, PairRun, Size, own_task, superior, trend
 
 
         def measure(arm: str, seed: int, size: Size, run: PairRun) -> dict[str, float]:
@@ -165,6 +175,7 @@ def claim_text(slug: str, name: str, settings: Mapping[str, Any], *, seeds: int,
             arms={arms!r},
             primary=({" ".join(primary)}),
             secondary=({" ".join(secondary)}),
+            mastery=Mastery("exact@{longest}", threshold={MASTERED}),
             sizes={{"small": Size(seeds={seeds}, **{dict(settings)!r})}},
         )
     '''

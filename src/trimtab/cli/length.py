@@ -1,5 +1,7 @@
 """``trimtab length``."""
 
+import hashlib
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -7,10 +9,13 @@ from typing import Annotated, Any, Literal
 import click
 
 from trimtab.claims import load_file, own_task
+from trimtab.claims.report import near
+from trimtab.claims.report.view import View
 from trimtab.cli.run import measure, parse_seeds, tell, writable
-from trimtab.cli.terminal import curves, mastered
-from trimtab.core import UsageError, write_json, write_text
-from trimtab.tasks import SeqTask
+from trimtab.cli.terminal import curves, mastered, paragraph
+from trimtab.core import UsageError, whole, write_json, write_text
+from trimtab.nn import Transformer
+from trimtab.tasks import RandomLabels, SeqTask, TaskMixture, candidate_hints
 from trimtab.testing import CheckFailed, check_task
 
 
@@ -41,7 +46,8 @@ def length(
 
     Args:
         task: your task: a file and a class in it.
-        hint: a simpler task of the same vocabulary, trained beside yours; may be given several times. auto searches among hints that can be made of any task.
+        hint: a simpler task of the same vocabulary, trained beside yours; may be given several times. auto gives short runs to hints that can be made of any
+            task, and full ones to the best.
         lengths: a test length; may be given several times. Default 1 to 5 times the longest training length.
         steps: optimiser steps of a run; enough that the model masters its training lengths.
         seeds: N for seeds 0 to N-1, or A-B. Three or more for a verdict worth having.
@@ -64,33 +70,42 @@ def length(
     """
     main = own_task.load_task(task)
     _check(main, f"the task {task}")
-    specs = {spec: own_task.load_task(spec, main=main) for spec in hint if spec != "auto"}
-    for spec, found in specs.items():
-        _check(found, f"the hint {spec}")
+    hints: dict[str, str] = {}
+    for spec in hint:
+        if spec != "auto":
+            found = own_task.load_task(spec, main=main)
+            _check(found, f"the hint {spec}")
+            name = re.sub(r"[^A-Za-z0-9._-]+", "-", found.name).strip("-.")
+            if not name or name in (*hints, own_task.STANDARD, own_task.EQUAL):
+                raise UsageError(f"hints must have names of their own, got {found.name!r} twice or for an arm; set `name` in the class of {spec}")
+            hints[name] = spec
     judged = own_task.judged_lengths(main, lengths)
-    if judged[-1] <= main.lengths[1]:
-        raise UsageError(f"the task must have examples longer than its training lengths, up to {main.lengths[1]}, to be judged by length; it has none")
+    longer = [n for n in judged if n > main.lengths[1]]
+    if not longer:
+        what = "lengths must hold one" if lengths else f"{task} must have examples"
+        raise UsageError(f"{what} longer than its training lengths, up to {main.lengths[1]}, or there is nothing to judge; got {judged}")
+    model = {"dim": dim, "layers": layers, "heads": heads, "positions": positions}
+    training = {"steps": whole("steps", steps, 1), "lr": lr, "batch_size": whole("batch_size", batch_size, 1), "share": share}
+    wanted = parse_seeds(seeds)
+    whole("examples", examples, 1)
+    if not 0 < lr < math.inf or not 0 < share < math.inf:
+        raise UsageError(f"lr and share must be finite numbers > 0, got {lr} and {share}")
+    Transformer(main.vocab.size, dim, layers, heads, positions=positions, device="meta")  # sizes that do not fit together are refused here
+    TaskMixture(main, {main: share}).rows(batch_size)  # and a share of no rows
+
     slug = "length-" + (re.sub(r"[^a-z0-9]+", "-", main.name.lower()).strip("-") or "task")
     folder = out or Path("trimtab-runs") / slug
-    model = {"dim": dim, "layers": layers, "heads": heads, "positions": positions}
-    training = {"steps": steps, "lr": lr, "batch_size": batch_size, "share": share}
-    if "auto" in hint:
-        _search(main, judged, folder / "search", model, training, parse_seeds(seeds), examples)
-    names: dict[str, str] = {}
-    for spec, found in specs.items():
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", found.name)
-        if name in names or name in ("standard", own_task.EQUAL):
-            raise UsageError(f"hints must have names of their own, got {found.name!r} twice; set `name` in the class of {spec}")
-        names[name] = spec
-    hints = {name: _absolute(spec) for name, spec in names.items()}
-    settings: dict[str, Any] = {"task": _absolute(task), "hints": hints, "lengths": judged, **model, **training}
-    settings |= {"examples": examples, "files": {spec: own_task.digest(spec) for spec in (task, *names.values())}}
-    decide = min(judged[1:], key=lambda n: abs(n - 2 * main.lengths[1]))
-    wanted = parse_seeds(seeds)
     writable(folder)
-    write_text(folder / "claim.py", own_task.claim_text(slug, main.name, settings, seeds=len(wanted), decide=decide))
+    if "auto" in hint:
+        best = _search(main, folder, {**model, **training}, own_task.digest(task), examples, device, json_)
+        hints[best] = own_task.AUTO + best
+    specs = {name: spec if spec.startswith(own_task.AUTO) else _absolute(spec) for name, spec in hints.items()}
+    settings: dict[str, Any] = {"task": _absolute(task), "hints": specs, "lengths": judged, **model, **training, "examples": examples}
+    settings["files"] = {spec: own_task.digest(spec) for spec in (task, *(spec for spec in hints.values() if not spec.startswith(own_task.AUTO)))}
+    decide = min(longer, key=lambda n: abs(n - 2 * main.lengths[1]))
+    write_text(folder / "claim.py", own_task.claim_text(slug, main.name, settings, seeds=len(wanted), longest=main.lengths[1], decide=decide))
     record, done = measure(load_file(folder / "claim.py"), "small", wanted, None, folder, workers, device)
-    tell(record, done, folder, json_, lambda lead, _: _print(lead.view, record, main, decide))
+    tell(record, done, folder, json_, lambda lead, _: _print(lead.view, record, main))
     return 0
 
 
@@ -106,50 +121,53 @@ def _absolute(spec: str) -> str:
     return f"{Path(file).resolve()}:{name}"
 
 
-def _print(view: Any, record: dict[str, Any], main: SeqTask, decide: int) -> None:
-    from trimtab.train.hint_search import verdict
-
+def _print(view: View, record: dict[str, Any], main: SeqTask) -> None:
     click.echo()
-    click.secho(view.title, bold=True)
+    click.secho(paragraph(view.title), bold=True)
     click.echo()
     curves(view)
+    click.echo("exact: whole answers right; edit: similarity of what is written and what is right; token: right tokens after right ones; early, late: ends too")
+    click.echo(f"soon or too late. The longest training length is {main.lengths[1]}.\n")
     mastered(view)
     click.echo()
-    longest, measured = main.lengths[1], record["measured"]
-    known = min(row[f"exact@{longest}"] for row in measured["standard"].values())
-    if known < 0.98:
-        click.secho(f"Without a hint {known:.1%} of examples of length {longest} are right: it has not learnt its training lengths; raise --steps.", bold=True)
-        click.echo()
-        return  # and so nothing can be said about hints
-    for hint in view.arms[2:]:
-        for other in ("standard", own_task.EQUAL):
-            gains = [measured[hint][seed][f"edit@{decide}"] - measured[other][seed][f"edit@{decide}"] for seed in measured[hint]]
-            said, mean, interval = verdict(gains, 0.05)
-            sure = f"95 % interval {interval[0]:+.3f} to {interval[1]:+.3f}" if interval else "1 seed"
-            click.echo(f"{hint} against {other}: {said}, {mean:+.3f} edit similarity at length {decide} ({sure}, {len(gains)} seeds)")
+    if not all(view.mastered.values()):
+        click.secho("An arm that has not learnt its training lengths says nothing about longer ones: raise --steps, or try another --lr or --dim.\n", bold=True)
+    for entry in record["statements"]:
+        click.echo(paragraph(f"{entry['name']}: {_said(entry)}", "  ", ""))
     click.echo()
 
 
-def _search(main: SeqTask, judged: list[int], folder: Path, model: dict[str, Any], training: dict[str, Any], seeds: range, examples: int) -> None:
+def _said(entry: dict[str, Any]) -> str:
+    """A statement's verdict in the words of a job: nobody published this one."""
+    low, high = entry["interval"] or (None, None)
+    falls = entry["kind"] == "trend"
+    no = "no" if falls else "no, it harms" if high is not None and high < -entry["margin"] else "not by more than the margin"
+    word = {"reproduced": "yes", "contradicted": no, "undecided": "undecided", "invalid": "not decided", None: "no verdict"}[entry["verdict"]]
+    sure = f" (95 % interval {low:+.3f} to {high:+.3f})" if low is not None else ""
+    unit = f" {entry['metric']} for each more item" if falls else f" {entry['metric']}"
+    estimate = "" if entry["estimate"] is None else f", {-entry['estimate'] if falls else entry['estimate']:+.3f}{'' if falls else sure}{unit}"
+    return f"{word}{estimate}, margin {entry['margin']:g}" + (f"; {entry['note']}" if entry["note"] else "")
+
+
+def _search(main: SeqTask, folder: Path, settings: dict[str, Any], task: str, examples: int, device: str, quiet: bool) -> str:
+    """The name of the generic hint that does best in short runs. Its full runs, and its verdict, are the claim's."""
     from trimtab.core import generator
-    from trimtab.nn import Transformer
-    from trimtab.tasks import candidate_hints
     from trimtab.train import search_hints
 
     wide, hints = candidate_hints(main)
-    lengths = [n for n in judged if n > 2 * main.lengths[1]]
-    if not lengths:
-        raise UsageError(f"--hint auto needs test lengths above {2 * main.lengths[1]}, for it chooses on lengths up to there; got {judged}")
+    sizes = {name: settings.pop(name) for name in ("dim", "layers", "heads", "positions")}
+    key = hashlib.sha256(repr((task, sizes, settings, examples)).encode()).hexdigest()[:8]  # another task or setting is another search
     report = search_hints(
-        wide, hints, folder=folder, lengths=lengths, seeds=seeds, examples=examples, **training,
-        model=lambda seed: Transformer(
-            wide.vocab.size, model["dim"], model["layers"], model["heads"], positions=model["positions"], generator=generator(seed, "weights")
-        ),
+        wide, hints, folder=folder / f"search-{key}", seeds=(), examples=examples, device=device,
+        model=lambda seed: Transformer(wide.vocab.size, **sizes, generator=generator(seed, "weights"), device=device), **settings,
         progress=lambda text: click.echo(text, err=True),
     )  # fmt: skip
-    write_json(folder / "hints.json", {"rows": [dict(row) for row in report.rows], "cost": report.cost, "exhaustive": report.exhaustive})
-    click.echo(f"\nHints for {main.name}, best first; the search took {report.cost / report.exhaustive:.0%} of full runs of all\n")
+    write_json(folder / f"search-{key}" / "hints.json", {"rows": [dict(row) for row in report.rows], "steps": report.cost})
+    click.echo(f"\nHints for {main.name} in short runs: gain in edit similarity on lengths up to {2 * main.lengths[1]}\n", err=quiet)
     for row in report.rows:
-        gain = f"{row['gain']:+.3f} at lengths {lengths[0]} to {lengths[-1]}" if row["gain"] is not None else f"{row['validation']:+.3f} in round {row['rung']}"
-        click.echo(f"  {row['hint']:<20} {row['verdict'] or 'not judged':<12} {gain}")
-    click.echo()
+        gain = "diverged" if row["validation"] is None else f"{row['validation']:+.3f}"
+        kind = type(hints[row["hint"]])
+        about = "Answers of random values: a control." if kind is RandomLabels else (kind.__doc__ or "").partition("\n")[0]
+        click.echo(paragraph(f"round {row['rung']}  {gain}  {row['hint']}: {about}", " " * 10, "  "), err=quiet)
+    click.echo(f"\n{report.rows[0]['hint']} comes to full runs. All of it is in {near(folder / f'search-{key}' / 'hints.json')}\n", err=quiet)
+    return report.rows[0]["hint"]

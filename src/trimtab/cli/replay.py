@@ -33,6 +33,8 @@ def replay(record: Path, *, out: Annotated[Path | None, "DIR"] = None, device: s
         raise UsageError(f"there is no record {record}; trimtab doctor lists those that are here")
     old = read_record(record)
     slug = old["slug"]
+    if slug.startswith("length-"):
+        raise UsageError(f"{record} is of a task of your own; trimtab length, called as before, goes on from what is finished")
     if slug not in slugs():
         raise UsageError(f"{record} is of the claim {slug!r}, which this version of trimtab does not have; claims: {', '.join(slugs())}")
     folder = out or Path("trimtab-runs") / slug / f"replay-{record.stem}"

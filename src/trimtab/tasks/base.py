@@ -204,6 +204,14 @@ class SeqTask(ABC):
         """Raise UsageError for a length the task has no examples of."""
         whole(f"length of {self.name}", length, self.shortest)
 
+    def has_length(self, length: int) -> bool:
+        """Whether the task has examples of a length: whether :meth:`check_length` lets it pass."""
+        try:
+            self.check_length(length)
+        except UsageError:
+            return False
+        return True
+
     def draw_length(self, seed: int, step: int) -> int:
         """The length of a training batch, uniform over ``lengths``; one a batch, so that no position is spent on padding short rows."""
         low, high = self.lengths

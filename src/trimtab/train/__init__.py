@@ -3,7 +3,7 @@
 from trimtab.train.average import WeightAverage
 from trimtab.train.checkpoint import NotWritten
 from trimtab.train.fit import Moment, NonFiniteLoss, fit
-from trimtab.train.hint_scores import beyond, gradient_scores, rank_average
+from trimtab.train.hint_scores import beyond, gradient_scores
 from trimtab.train.hint_search import HintReport, search_hints
 from trimtab.train.hinting import fit_with_hints
 from trimtab.train.lengths import evaluate_lengths
@@ -26,6 +26,5 @@ __all__ = [
     "fit",
     "fit_with_hints",
     "gradient_scores",
-    "rank_average",
     "search_hints",
 ]

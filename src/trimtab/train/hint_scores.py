@@ -6,20 +6,21 @@ where they fit what the model does anyway. Gradient scores follow task affinity,
 would rank hints by the size of their loss.
 """
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.core import UsageError, derive, generator
-from trimtab.tasks import SeqTask
+from trimtab.core import UsageError, derive, generator, whole
+from trimtab.nn.sampling import evaluating
+from trimtab.tasks import LengthTask
 from trimtab.train.objective import NextToken
 
 _OBJECTIVE = NextToken(reduction="example")
 
 
-def beyond(task: SeqTask) -> range:
+def beyond(task: LengthTask) -> range:
     """Lengths above the training lengths and up to twice the longest: where hints are chosen, and never judged.
 
     Example:
@@ -30,11 +31,22 @@ def beyond(task: SeqTask) -> range:
     return range(task.lengths[1] + 1, 2 * task.lengths[1] + 1)
 
 
-def _loss(model: nn.Module, task: SeqTask, lengths: Sequence[int], batches: int, size: int, seed: int, use: str) -> Tensor:
-    """Mean loss over batches of a task, their lengths taken in turn."""
+def spread(lengths: Sequence[int], batches: int) -> list[int]:
+    """As many of some lengths, from the first to the last in even steps.
+
+    Example:
+        >>> spread(range(21, 41), 5), spread([7], 2), spread([1, 2, 3], 1)
+        ([21, 25, 30, 35, 40], [7, 7], [2])
+    """
+    last = len(lengths) - 1
+    return [lengths[last * i // (batches - 1) if batches > 1 else last // 2] for i in range(batches)]
+
+
+def _loss(model: nn.Module, task: LengthTask, lengths: Sequence[int], batches: int, size: int, seed: int, use: str) -> Tensor:
+    """Mean loss over batches of a task, spread over its lengths."""
     parts = []
-    for i in range(batches):
-        batch = task.batch(derive(seed, use), i, size, lengths[i % len(lengths)])
+    for i, length in enumerate(spread(lengths, batches)):
+        batch = task.batch(derive(seed, use), i, size, length)
         place = next(model.parameters()).device
         sums = _OBJECTIVE(model, {name: value.to(place) for name, value in batch.items()}, generator(seed, use, i))
         parts.append(sums.total / sums.count)
@@ -49,8 +61,8 @@ def _gradient(model: nn.Module, loss: Tensor) -> list[Tensor]:
 
 def gradient_scores(
     model: nn.Module,
-    main: SeqTask,
-    hint: SeqTask,
+    main: LengthTask,
+    hint: LengthTask,
     *,
     lengths: Iterable[int] | None = None,
     batches: int = 8,
@@ -75,7 +87,7 @@ def gradient_scores(
         ``cosine`` in -1 .. 1 and ``lookahead``, at most 1; both above 0 where the hint pulls the way the main task needs.
 
     Raises:
-        UsageError: no batches or rows, or a step that is not above 0.
+        UsageError: no batches, rows or lengths, a step that is not above 0 and finite, a hint of another vocabulary, or a model whose loss is not finite.
 
     Example:
         >>> from trimtab.nn import Transformer
@@ -91,19 +103,21 @@ def gradient_scores(
     References:
         Efficiently Identifying Task Groupings for Multi-Task Learning, 2021, arXiv 2109.04617.
     """
-    if batches < 1 or size < 1:
-        raise UsageError(f"batches and size must be >= 1, got {batches} and {size}")
-    if not step > 0:
-        raise UsageError(f"step must be > 0, got {step}")
+    batches, size = whole("batches", batches, 1), whole("size", size, 1)
+    if not 0 < step < math.inf:
+        raise UsageError(f"step must be > 0 and finite, got {step}")
+    if hint.vocab != main.vocab:
+        raise UsageError(f"hint must have the vocabulary of {main.name}, {main.vocab}, got {hint.vocab}; build both from one base task")
     longer = list(beyond(main) if lengths is None else lengths)
+    if not longer:
+        raise UsageError("lengths must hold one length at least, got none")
     low, high = hint.lengths
-    own = [low + (high - low) * i // max(1, batches - 1) for i in range(batches)]
-    was = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         ahead = _loss(model, main, longer, batches, size, seed, "main")
-        target = _gradient(model, ahead)
-        pull = _gradient(model, _loss(model, hint, own, batches, size, seed, "hint"))
+        aside = _loss(model, hint, range(low, high + 1), batches, size, seed, "hint")
+        if not (math.isfinite(float(ahead.detach())) and math.isfinite(float(aside.detach()))):
+            raise UsageError(f"model must give finite losses, got {float(ahead.detach())} and {float(aside.detach())}; it has diverged")
+        target, pull = _gradient(model, ahead), _gradient(model, aside)
         norms = [float(torch.stack([g.double().square().sum() for g in gradient]).sum().sqrt()) for gradient in (target, pull)]
         if not all(norms):
             return {"cosine": 0.0, "lookahead": 0.0}
@@ -121,22 +135,3 @@ def gradient_scores(
                 for p, old in zip(weights, before, strict=True):
                     p.copy_(old)
         return {"cosine": dot / (norms[0] * norms[1]), "lookahead": 1 - float(after) / float(ahead.detach())}
-    finally:
-        model.train(was)
-
-
-def rank_average(scores: Sequence[dict[str, Any]], names: Iterable[str]) -> list[float]:
-    """Each row's mean rank over several scores, from 0 (worst) to 1 (best); ties share their ranks.
-
-    Example:
-        >>> rank_average([{"a": 1.0, "b": 5.0}, {"a": 2.0, "b": 5.0}, {"a": 3.0, "b": 0.0}], ["a", "b"])
-        [0.375, 0.625, 0.5]
-    """
-    rows, total = len(scores), [0.0] * len(scores)
-    names = list(names)
-    for name in names:
-        values = [row[name] for row in scores]
-        for i, value in enumerate(values):
-            below, equal = sum(other < value for other in values), sum(other == value for other in values)
-            total[i] += (below + (equal - 1) / 2) / max(1, rows - 1) / len(names)
-    return total

@@ -48,12 +48,12 @@ def evaluate_lengths(
     if not isinstance(task, SeqTask):
         raise UsageError(f"task must be one of prompt and answer, a SeqTask, got {task!r}")
     examples, batch_size, seed = whole("examples", examples, 1), whole("batch_size", batch_size, 1), whole("seed", seed, 0)
-    chosen = list(lengths)
+    chosen = [whole(f"length of {task.name}", length, task.shortest) for length in lengths]
     for length in chosen:  # before the work on the others
         task.check_length(length)
     place = next((p.device for p in model.parameters()), torch.device("cpu"))
     with evaluating(model), torch.no_grad():
-        return [_at(model, task, length, examples, seed, batch_size, place) for length in map(int, chosen)]
+        return [_at(model, task, length, examples, seed, batch_size, place) for length in chosen]
 
 
 def _at(model: Any, task: SeqTask, length: int, examples: int, seed: int, batch_size: int, place: torch.device) -> dict[str, float]:

@@ -88,6 +88,7 @@ def _page(render: Any, entry: Entry, others: Sequence[Entry], decides: Entry | N
         every_seed=every_seed,
         settings=_settings(view.record),
         runnable=entry.known,
+        own=entry.own,
         file=entry.path.name,
         # by its place where that is below this folder; elsewhere by its name alone, for the page may be sent
         replay=shlex.join(["trimtab", "replay", entry.path.name if Path(near(entry.path)).is_absolute() else near(entry.path)]),

@@ -3,13 +3,14 @@
 import ast
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import trimtab
+from trimtab.claims.claim import claim_hash
 from trimtab.claims.loading import slugs, source
 from trimtab.claims.record import find_records, read_record, stale
 from trimtab.claims.report.view import View, text
@@ -24,6 +25,7 @@ class Entry:
         view: what it says.
         path: its file.
         known: whether the installed package has its claim.
+        own: whether it is of the claim file beside it, which is none of the package's: a task of one's own.
         stale: why it no longer speaks for the installed package, or "".
         whole: whether it has every arm of its claim and as many seeds as its size asks for.
     """
@@ -31,6 +33,7 @@ class Entry:
     view: View
     path: Path
     known: bool = True
+    own: bool = False
     stale: str = ""
     whole: bool = True
 
@@ -76,7 +79,17 @@ def read_entry(path: Path) -> Entry:
     record = read_record(path)
     arms, seeds = plan(record["slug"], record["size"])
     whole = len(record["seeds"]) >= seeds and {*arms} <= {*record["arms"]}
-    return Entry(View(record, arms), path, record["slug"] in slugs(), "; ".join(stale(record)), whole)
+    known = record["slug"] in slugs()
+    own = not known and _beside(path, record)
+    return Entry(View(record, arms), path, known, own, "" if own else "; ".join(stale(record)), whole)
+
+
+def _beside(path: Path, record: Mapping[str, Any]) -> bool:
+    """Whether the claim file beside a record is the one that the record was made with. It is read, never run."""
+    file = path.parent / "claim.py"
+    with suppress(UsageError, OSError, ValueError):
+        return file.is_file() and claim_hash(file.read_text(encoding="utf-8"), record["size"]) == record["claim_hash"]
+    return False
 
 
 def near(path: Path) -> str:
